@@ -1,0 +1,66 @@
+"""How the command line says that its input is bad: one line with the place, the rule, the value and the fix."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from cbp_ray.errors import InputError
+
+
+class Choice(click.Choice[str]):
+    """A choice whose error says the rule, the value and the nearest right one."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        near = get_close_matches(str(value), self.choices, n=1)
+        fix = f"; did you mean {near[0]!r}?" if near else ""
+        return f"must be one of {', '.join(self.choices)}, got {value!r}{fix}"
+
+
+class Program(click.Group):
+    """A group that lists its commands in the order of a day's work and passes on our own errors with their place."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            raise click.ClickException(f"{ctx.command_path} {ctx.invoked_subcommand}: {error}") from error
+        except click.BadOptionUsage as error:
+            # Click does not say which command the option belongs to.
+            where = f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise click.ClickException(f"{where}: {error.message.rstrip('.')}; see: {where} --help") from error
+        except KeyboardInterrupt:
+            # Click would put a blank line on stderr first.
+            raise click.Abort from None
+
+
+def describe(error: click.ClickException) -> str:
+    """Say where the input is wrong, the rule, the value and the fix."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return error.format_message()
+    where, known = error.ctx.command_path, error.ctx.command
+    help_hint = f"see: {where} --help"
+    match error:
+        case click.exceptions.NoSuchCommand() if isinstance(known, click.Group):
+            fix = _did_you_mean(error.possibilities) or f"use one of {', '.join(known.list_commands(error.ctx))}"
+            return f"{where}: unknown command {error.command_name!r}; {fix}"
+        case click.NoSuchOption():
+            return f"{where}: unknown option {error.option_name}; {_did_you_mean(error.possibilities) or help_hint}"
+        case click.MissingParameter() if error.param is not None:
+            return f"{where}: {_name(error.param)}: is required, got nothing; {help_hint}"
+        case click.BadParameter() if error.param is not None:
+            fix = "" if error.message.endswith("?") else f"; {help_hint}"
+            return f"{where}: {_name(error.param)}: {error.message.rstrip('.')}{fix}"
+    return f"{where}: {error.format_message().rstrip('.')}; {help_hint}"
+
+
+def _did_you_mean(possibilities: Sequence[str] | None) -> str:
+    return f"did you mean {' or '.join(possibilities)}?" if possibilities else ""
+
+
+def _name(parameter: click.Parameter) -> str:
+    return parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name

@@ -1,0 +1,1 @@
+"""The paper's figures: what each shows, the sweeps behind it, and its claims as code."""

@@ -1,0 +1,1 @@
+"""Continual Backprop for RLlib: the Slippery Ant environment and learners with generate-and-test."""
