@@ -1,0 +1,187 @@
+"""Adam in which every weight has its own time step (Algorithm 2 of the paper).
+
+Changes to `torch.optim.Adam`:
+
+- `reset_weights` forgets both moments and the time step of some weights; their bias correction starts anew.
+- Bias correction is per weight from the first reset on. Before it, every update equals `torch.optim.Adam` bit for bit
+  (`foreach` or not), because the same operations run in the same order with the same scalars.
+- `weight_decay` is L2 (added to the gradient), as in `torch.optim.Adam`. No amsgrad, maximize, fused or capturable.
+
+Generate-and-test only ever resets whole rows (a unit's input weights) and whole columns (its output weights). A weight's time
+step is therefore `min(steps since its row's reset, steps since its column's reset)`, and since 1 - βᵗ grows with t, so is
+its bias correction: min(correction of the row, correction of the column). Two vectors per matrix do for a matrix of
+time steps.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cbp_ray.errors import InputError
+
+RESETS = ("row_reset", "column_reset")
+"""Optimizer state: the parameter's step count at the last reset of each index of dimension 0 and of dimension 1."""
+
+
+class Adam(Optimizer):
+    """Adam with per-weight time steps.
+
+    For a weight with gradient g, in its own t-th step since it was created or reset:
+
+        m ← β₁ m + (1 - β₁) g        m̂ = m / (1 - β₁ᵗ)
+        v ← β₂ v + (1 - β₂) g²       v̂ = v / (1 - β₂ᵗ)
+        w ← w - α m̂ / (√v̂ + ε)
+
+    Args:
+      params: parameters or parameter groups, as for any torch optimizer.
+      lr: step size α.
+      betas: (β₁, β₂).
+      eps: ε.
+      weight_decay: L2 coefficient λ; the gradient becomes g + λ w.
+
+    Example:
+      >>> model = torch.nn.Linear(3, 2)
+      >>> optimizer = Adam(model.parameters(), lr=1e-3)
+      >>> model(torch.ones(1, 3)).sum().backward()
+      >>> optimizer.step()
+      >>> optimizer.reset_weights(model.weight, dim=0, index=torch.tensor([1]))
+      >>> optimizer.time_steps(model.weight)
+      tensor([[1, 1, 1],
+              [0, 0, 0]])
+
+    References:
+      Kingma and Ba (2015); Dohare, Sutton and Mahmood (2022), Algorithm 2.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not lr >= 0:
+            raise InputError(f"Adam: lr must be 0 or more, got {lr}")
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise InputError(f"Adam: betas must be two numbers in [0, 1), got {betas}")
+        if not eps >= 0:
+            raise InputError(f"Adam: eps must be 0 or more, got {eps}")
+        if not weight_decay >= 0:
+            raise InputError(f"Adam: weight_decay must be 0 or more, got {weight_decay}")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p] = {
+                        "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
+                        "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+                        "time_step": 0,
+                    }
+                self.state[p]["time_step"] += 1
+            if params:
+                self._update(group, params)
+        return loss
+
+    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        beta1, beta2 = group["betas"]
+        states = [self.state[p] for p in params]
+        grads: Any = [p.grad for p in params]
+        if group["weight_decay"] != 0:
+            grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
+        exp_avgs = [state["exp_avg"] for state in states]
+        exp_avg_sqs = [state["exp_avg_sq"] for state in states]
+        torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
+        torch._foreach_mul_(exp_avg_sqs, beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
+
+        denominators = torch._foreach_sqrt(exp_avg_sqs)
+        step_sizes = []
+        corrections2: list[Any] = []
+        for p, state in zip(params, states, strict=True):
+            if RESETS[0] in state:
+                corrections2.append(_per_weight_correction(p, state, beta2).sqrt_())
+            else:
+                corrections2.append((1 - beta2 ** state["time_step"]) ** 0.5)
+        if all(isinstance(c, float) for c in corrections2):
+            torch._foreach_div_(denominators, corrections2)
+        else:
+            for denominator, correction in zip(denominators, corrections2, strict=True):
+                denominator.div_(correction)
+        torch._foreach_add_(denominators, group["eps"])
+        for p, state, denominator in zip(params, states, denominators, strict=True):
+            if RESETS[0] in state:
+                denominator.mul_(_per_weight_correction(p, state, beta1))
+                step_sizes.append(-group["lr"])
+            else:
+                step_sizes.append((group["lr"] / (1 - beta1 ** state["time_step"])) * -1)
+        torch._foreach_addcdiv_(params, exp_avgs, denominators, step_sizes)
+
+    @torch.no_grad()
+    def reset_weights(self, param: Tensor, dim: int, index: Tensor) -> None:
+        """Forgets moments and time steps of `param`'s weights at `index` along dimension 0 (rows) or 1 (columns)."""
+        state = self.state.get(param)
+        if not state:
+            return  # nothing learned yet, so nothing to forget
+        for moment in ("exp_avg", "exp_avg_sq"):
+            state[moment].index_fill_(dim, index, 0)
+        if RESETS[0] not in state:
+            for d in range(min(param.ndim, 2)):
+                state[RESETS[d]] = torch.zeros(param.shape[d], dtype=torch.int64)
+        state[RESETS[dim]][index.cpu()] = state["time_step"]
+
+    def time_steps(self, param: Tensor) -> Tensor:
+        """How many updates each weight of `param` has had since it was created or last reset."""
+        state = self.state.get(param) or {"time_step": 0}
+        latest = torch.zeros(param.shape, dtype=torch.int64)
+        for dim, name in enumerate(RESETS):
+            if name in state:
+                latest = torch.maximum(latest, state[name].view([-1 if d == dim else 1 for d in range(param.ndim)]))
+        return state["time_step"] - latest
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads what `state_dict` gave. Counters stay exact integers, whatever the parameters' dtype."""
+        super().load_state_dict(state_dict)
+        ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for i, p in zip(ids, params, strict=True):
+            # Torch casts every state tensor to its parameter's dtype, which would round large counters.
+            for name in RESETS:
+                if name in state_dict["state"].get(i, {}):
+                    self.state[p][name] = state_dict["state"][i][name].to(device="cpu", dtype=torch.int64, copy=True)
+
+
+def _per_weight_correction(param: Tensor, state: dict[str, Any], beta: float) -> Tensor:
+    """1 - βᵗ for every weight: the smaller of its row's and its column's. Ages are made on the host, in float64."""
+    if beta == 0:
+        return torch.ones_like(param)
+    rows = _correction(state["time_step"] - state[RESETS[0]].numpy(), beta).to(param)
+    if param.ndim == 1:
+        return rows
+    tail = [1] * (param.ndim - 2)
+    columns = _correction(state["time_step"] - state[RESETS[1]].numpy(), beta).to(param)
+    return torch.minimum(rows.view(-1, 1, *tail), columns.view(1, -1, *tail))
+
+
+def _correction(age: NDArray[np.int64], beta: float) -> Tensor:
+    """1 - βᵃ without cancellation at small ages."""
+    return torch.from_numpy(-np.expm1(age * math.log(beta)))

@@ -1,0 +1,331 @@
+"""Which unit feeds which weights, read from the network itself.
+
+A *hidden layer* is a Linear or Conv2d whose outputs (features, channels) reach other Linear or Conv2d modules through
+operations that keep units apart: activations, norms, dropout, pooling, flatten. Everything else is refused by name.
+"""
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from cbp_ray.algorithm.initialization import UNIT_MODULES, UnitModule
+from cbp_ray.algorithm.online_norm import OnlineNorm
+from cbp_ray.errors import InputError
+
+NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, OnlineNorm)
+
+ACTIVATION_MODULES: dict[type[nn.Module], str] = {
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    nn.ReLU: "relu",
+    nn.LeakyReLU: "leaky_relu",
+    nn.ELU: "elu",
+    nn.SiLU: "swish",
+    nn.GELU: "gelu",
+    nn.SELU: "selu",
+    nn.CELU: "celu",
+    nn.Mish: "mish",
+    nn.Softplus: "softplus",
+    nn.Softsign: "softsign",
+    nn.Hardtanh: "hardtanh",
+    nn.ReLU6: "relu6",
+    nn.Hardswish: "hardswish",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.LogSigmoid: "logsigmoid",
+}
+PASSING_MODULES = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.AlphaDropout,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d,
+)
+
+ACTIVATION_FUNCTIONS: dict[Any, str] = {
+    torch.tanh: "tanh",
+    F.tanh: "tanh",
+    "tanh": "tanh",
+    torch.sigmoid: "sigmoid",
+    F.sigmoid: "sigmoid",
+    "sigmoid": "sigmoid",
+    torch.relu: "relu",
+    F.relu: "relu",
+    "relu": "relu",
+    F.leaky_relu: "leaky_relu",
+    F.elu: "elu",
+    F.silu: "swish",
+    F.gelu: "gelu",
+    F.selu: "selu",
+    F.celu: "celu",
+    F.mish: "mish",
+    F.softplus: "softplus",
+    F.softsign: "softsign",
+    F.hardtanh: "hardtanh",
+    F.relu6: "relu6",
+    F.hardswish: "hardswish",
+    F.logsigmoid: "logsigmoid",
+}
+PASSING_FUNCTIONS: set[Any] = {
+    F.dropout,
+    F.max_pool2d,
+    F.avg_pool2d,
+    F.adaptive_avg_pool2d,
+    torch.abs,
+    torch.neg,
+    operator.neg,
+    "contiguous",
+    "float",
+    "double",
+    "half",
+    "to",
+    "type_as",
+    "clone",
+}
+COMBINING_FUNCTIONS: set[Any] = {
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.truediv,
+    operator.iadd,
+    operator.imul,
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.div,
+    "add",
+    "add_",
+    "sub",
+    "mul",
+    "mul_",
+    "div",
+}
+FLATTENING_FUNCTIONS: set[Any] = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
+SHAPE_FUNCTIONS: set[Any] = {getattr, operator.getitem, "size", "dim", len}
+
+
+@dataclass(frozen=True)
+class HiddenLayer:
+    """One layer of units that generate-and-test may replace. Modules go by their names in `model.named_modules()`.
+
+    Example:
+      >>> HiddenLayer(unit="encoder.0", outgoing=("policy.0", "value.0"), activation="tanh").unit
+      'encoder.0'
+    """
+
+    unit: str
+    """The Linear or Conv2d whose outputs are the units."""
+    outgoing: tuple[str, ...]
+    """The Linear or Conv2d modules that the units feed. The input of the first is what is measured as h."""
+    norms: tuple[str, ...] = ()
+    """Norm layers between `unit` and `outgoing`, whose entry for a unit is reset with it."""
+    activation: str | None = None
+    """Name of the activation, for the gain of `init="kaiming"`."""
+
+
+@dataclass
+class _Units:
+    """What flows along an edge of the graph: the outputs of one unit module, still apart from each other."""
+
+    unit: str
+    outgoing: list[str] = field(default_factory=list)
+    norms: list[str] = field(default_factory=list)
+    activations: list[str] = field(default_factory=list)
+    is_output: bool = False
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, OnlineNorm) or super().is_leaf_module(m, module_qualified_name)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile`'s and DistributedDataParallel's wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)  # torch.compile; naming its class would import all of dynamo
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def find_hidden_layers(model: nn.Module) -> list[HiddenLayer]:
+    """The hidden layers of `model`, in the order in which they are computed, from a `torch.fx` trace.
+
+    Raises:
+      InputError: naming the module, where units meet (residual sums, concatenation), weights are tied, or an operation is
+        not known to keep units apart; and if `torch.fx` can't trace the model.
+    """
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:  # fx raises many types, all meaning the same
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"model: torch.fx can't trace {type(model).__name__} ({reason}); "
+            "name its layers yourself: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
+        ) from error
+    return _GraphReader(model).read(graph)
+
+
+class _GraphReader:
+    """Follows the outputs of every unit module through the graph."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = dict(model.named_modules())
+        self.flows: dict[fx.Node, _Units | None] = {}
+        self.found: dict[str, _Units] = {}
+
+    def read(self, graph: fx.Graph) -> list[HiddenLayer]:
+        for node in graph.nodes:
+            inputs = [units for n in node.all_input_nodes if (units := self.flows.get(n)) is not None]
+            match node.op:
+                case "call_module":
+                    self.flows[node] = self.through_module(node, inputs)
+                case "call_function" | "call_method":
+                    self.flows[node] = self.through_function(node, inputs)
+                case "output":
+                    for units in inputs:
+                        units.is_output = True
+                case _:
+                    self.flows[node] = None
+        hidden = [units for units in self.found.values() if units.outgoing]
+        for units in hidden:
+            if units.is_output:
+                raise InputError(
+                    f"model: the units of {units.unit!r} feed {units.outgoing[0]!r} and are also an output of the "
+                    "network, which a replacement would change; give the layers to replace explicitly with layers=[...]"
+                )
+        return [
+            HiddenLayer(
+                units.unit,
+                tuple(units.outgoing),
+                tuple(units.norms),
+                units.activations[0] if len(units.activations) == 1 else None if units.activations else "linear",
+            )
+            for units in hidden
+        ]
+
+    def through_module(self, node: fx.Node, inputs: list[_Units]) -> _Units | None:
+        name = str(node.target)
+        module = self.modules[name]
+        if isinstance(module, UNIT_MODULES):
+            if name in self.found:
+                raise InputError(f"model: {name!r} is used more than once in a forward pass; tied weights can't be reset")
+            for units in inputs:
+                units.outgoing.append(name)
+            self.found[name] = _Units(name)
+            return self.found[name]
+        if not inputs:
+            return None
+        units = inputs[0]
+        if isinstance(module, NORMS):
+            units.norms.append(name)
+        elif type(module) in ACTIVATION_MODULES:
+            units.activations.append(ACTIVATION_MODULES[type(module)])
+        elif not isinstance(module, (*PASSING_MODULES, nn.Flatten)):
+            raise InputError(
+                f"model: {name!r} ({type(module).__name__}) after {units.unit!r} is not known to keep units apart; "
+                "use another activation, or give the layers explicitly with layers=[...]"
+            )
+        return units
+
+    def through_function(self, node: fx.Node, inputs: list[_Units]) -> _Units | None:
+        if not inputs or node.target in SHAPE_FUNCTIONS:
+            return None
+        units = inputs[0]
+        if node.target in ACTIVATION_FUNCTIONS:
+            units.activations.append(ACTIVATION_FUNCTIONS[node.target])
+        elif node.target in COMBINING_FUNCTIONS:
+            others = [n for n in node.all_input_nodes if self.flows.get(n) is not units]
+            if others:
+                names = " and ".join(repr(u.unit) for u in inputs) if len(inputs) > 1 else f"{units.unit!r} and {others[0]}"
+                raise InputError(
+                    f"model: {node.name!r} combines the outputs of {names}; units in a residual sum can't be replaced one by one"
+                )
+        elif node.target not in PASSING_FUNCTIONS | FLATTENING_FUNCTIONS:
+            what = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
+            raise InputError(
+                f"model: {what!r} after {units.unit!r} is not known to keep units apart; "
+                "use another activation, or give the layers explicitly with layers=[...]"
+            )
+        return units
+
+
+def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[HiddenLayer]:
+    """The layers, once every module that they name is there, has the right kind and shape, and shares no weights.
+
+    Raises:
+      InputError: naming the module.
+    """
+    layers = list(layers)
+    if not layers:
+        raise InputError(f"model: {type(model).__name__} has no hidden layer: no Linear or Conv2d feeds another")
+    modules = dict(model.named_modules())
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    seen: set[str] = set()
+    for layer in layers:
+        if layer.unit in seen:
+            raise InputError(f"layers: {layer.unit!r} is given twice")
+        seen.add(layer.unit)
+        if not layer.outgoing:
+            raise InputError(f"layers: {layer.unit!r} has no outgoing module")
+        unit = _unit_module(modules, layer.unit)
+        for name in layer.outgoing:
+            consumer = _unit_module(modules, name)
+            inputs = inputs_per_unit(unit, consumer)
+            if inputs is None:
+                raise InputError(
+                    f"model: {name!r} takes {consumer.weight.shape[1]} inputs"
+                    f"{f' in {consumer.groups} groups' if isinstance(consumer, nn.Conv2d) else ''}, "
+                    f"which don't divide into the {unit.weight.shape[0]} units of {layer.unit!r}"
+                )
+        for name in layer.norms:
+            _check_norm(modules, name, layer.unit, unit.weight.shape[0])
+        for name in (layer.unit, *layer.outgoing, *layer.norms):
+            for parameter in modules[name].parameters(recurse=False):
+                if len(owners[id(parameter)]) > 1:
+                    raise InputError(
+                        f"model: {' and '.join(owners[id(parameter)])} are one tensor; tied weights can't be reset"
+                    )
+    return layers
+
+
+def inputs_per_unit(unit: UnitModule, consumer: UnitModule) -> int | None:
+    """How many consecutive inputs of `consumer` one unit fills: 1, or the positions of a flattened channel; None: no fit."""
+    units = unit.weight.shape[0]
+    if isinstance(consumer, nn.Conv2d):
+        return 1 if consumer.groups == 1 and consumer.in_channels == units else None
+    if isinstance(unit, nn.Linear):
+        return 1 if consumer.in_features == units else None
+    return consumer.in_features // units if consumer.in_features % units == 0 else None
+
+
+def _unit_module(modules: dict[str, nn.Module], name: str) -> UnitModule:
+    module = modules.get(name)
+    if not isinstance(module, UNIT_MODULES):
+        found = "missing" if module is None else f"a {type(module).__name__}"
+        raise InputError(f"layers: {name!r} must be a Linear or Conv2d of the model, it is {found}")
+    if not isinstance(module.weight, nn.Parameter):
+        raise InputError(f"model: the weight of {name!r} is computed (weight_norm or a parametrization) and can't be reset")
+    return module
+
+
+def _check_norm(modules: dict[str, nn.Module], name: str, unit: str, units: int) -> None:
+    norm = modules.get(name)
+    if not isinstance(norm, NORMS):
+        raise InputError(f"layers: {name!r} must be a norm layer ({', '.join(n.__name__ for n in NORMS)})")
+    size = norm.normalized_shape[0] if isinstance(norm, nn.LayerNorm) else None
+    features = size or getattr(norm, "num_features", None) or getattr(norm, "num_channels", None)
+    if features != units:
+        raise InputError(f"model: {name!r} normalizes {features} features, but {unit!r} has {units} units")

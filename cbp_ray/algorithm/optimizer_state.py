@@ -1,0 +1,42 @@
+"""What an optimizer remembers of a weight, and how to make it forget."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+@runtime_checkable
+class ForgetsWeights(Protocol):
+    """An optimizer that knows how to reset its own state, such as `cbp_ray.Adam`."""
+
+    def reset_weights(self, param: Tensor, dim: int, index: Tensor) -> None:
+        """Forgets everything about `param`'s weights at `index` along dimension `dim`."""
+
+
+@torch.no_grad()
+def reset_weights(optimizer: Optimizer, param: Tensor, dim: int, index: Tensor) -> None:
+    """Forgets what `optimizer` remembers of `param`'s weights at `index` along dimension `dim`.
+
+    In any `torch.optim` optimizer, every state tensor of the parameter's shape goes back to its value in a fresh optimizer.
+    State that is shared by a whole parameter can't be reset for one weight: the scalar `step` of `torch.optim.Adam` and its
+    relatives goes on counting, so that the new weight's bias correction is that of an old one (its first updates are too
+    small by up to √(1-β₂)/(1-β₁)); factored moments (Adafactor) stay. `cbp_ray.Adam` keeps a time step per weight.
+    """
+    if isinstance(optimizer, ForgetsWeights):
+        optimizer.reset_weights(param, dim, index)
+        return
+    for name, value in optimizer.state.get(param, {}).items():
+        if isinstance(value, Tensor) and value.ndim > 0 and value.shape == param.shape:
+            value.index_fill_(dim, index, _fresh_value(optimizer, param, name))
+
+
+def _fresh_value(optimizer: Optimizer, param: Tensor, name: str) -> float:
+    """What a state tensor holds before the first step: zero, with two exceptions in `torch.optim`."""
+    group: dict[str, Any] = next(g for g in optimizer.param_groups if any(p is param for p in g["params"]))
+    if isinstance(optimizer, torch.optim.Adagrad) and name == "sum":
+        return float(group["initial_accumulator_value"])
+    if isinstance(optimizer, torch.optim.Rprop) and name == "step_size":
+        return float(group["lr"])
+    return 0.0

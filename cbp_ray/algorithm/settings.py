@@ -1,0 +1,81 @@
+"""What generate-and-test is told to do, validated once, and the two presets that name complete variants of it."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from cbp_ray.algorithm.utility import Utility
+from cbp_ray.errors import InputError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The choices in which the paper and its successor differ."""
+
+    lagged: bool
+    """f̂ and û are made from the averages *before* this step's update (equations 3 and 7) instead of after it."""
+    mean_magnitudes: bool
+    """Means of |w| over a unit's connections instead of sums."""
+    rate_of_eligible: bool
+    """ρ times the number of eligible units are replaced per step, instead of ρ times all units."""
+    transfers_bias: bool
+    """A removed unit's mean contribution is moved into the biases that it fed."""
+    utility: Utility
+    """The utility when none is named."""
+
+
+PRESETS = {
+    "paper": Preset(lagged=True, mean_magnitudes=False, rate_of_eligible=False, transfers_bias=False, utility="overall"),
+    "nature2024": Preset(
+        lagged=False, mean_magnitudes=True, rate_of_eligible=True, transfers_bias=True, utility="contribution"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyper-parameters of generate-and-test; a wrong one is refused with an `InputError`."""
+
+    replacement_rate: float
+    """ρ, the fraction of a layer's units replaced per step."""
+    maturity_threshold: int
+    """m; only units older than m steps may be replaced."""
+    decay_rate: float
+    """η of the running averages f and u."""
+    utility: Utility
+    """Which measure decides; see `cbp_ray.algorithm.utility`."""
+    preset: str
+    """A name in `PRESETS`."""
+    replacement: str
+    """`accumulate` carries the fraction of n·ρ from step to step; `bernoulli` rounds it at random."""
+    seed: int
+    """Seed of new units' weights and of every other random draw here."""
+
+    def __post_init__(self) -> None:
+        _number("replacement_rate", self.replacement_rate, "in [0, 1]", lambda x: 0 <= x <= 1)
+        _number("decay_rate", self.decay_rate, "in [0, 1); 0.99 is the paper's", lambda x: 0 <= x < 1)
+        _whole("maturity_threshold", self.maturity_threshold)
+        _whole("seed", self.seed)
+        _choice("utility", self.utility, get_args(Utility))
+        _choice("preset", self.preset, tuple(PRESETS))
+        _choice("replacement", self.replacement, ("accumulate", "bernoulli"))
+
+    @property
+    def variant(self) -> Preset:
+        """The preset's choices."""
+        return PRESETS[self.preset]
+
+
+def _number(name: str, value: Any, rule: str, holds: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not holds(value):
+        raise InputError(f"GenerateAndTest: {name} must be a number {rule}, got {value!r}")
+
+
+def _whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InputError(f"GenerateAndTest: {name} must be a whole number, 0 or more, got {value!r}")
+
+
+def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"GenerateAndTest: {name} must be one of {', '.join(choices)}; got {value!r}")
