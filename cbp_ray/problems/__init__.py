@@ -1,0 +1,3 @@
+"""Streams of examples: each a function of its seed and position alone."""
+
+from cbp_ray.problems.bit_flipping import BitFlipping as BitFlipping

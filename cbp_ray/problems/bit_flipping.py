@@ -1,0 +1,146 @@
+"""Bit-Flipping (section 2 of the paper): a target network of threshold units, and inputs whose distribution keeps changing."""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+from cbp_ray.randomness import Purpose, words
+
+TABLE_BITS = 12
+"""Up to this many i.i.d. bits, the targets between two flips come from a table of all their patterns."""
+
+EVALUATED_AT_ONCE = 1 << 14
+"""Examples per call of the target network: bounds the memory of `take`."""
+
+
+class BitFlipping:
+    """The problem of one seed.
+
+    An example is m bits. The first f are the *flipping bits*: they start at random, and at t = T, 2T, … one of them, chosen
+    at random, changes. The other m - f bits are random in every example. The target network has one hidden layer of linear
+    threshold units, which see a constant 1 and the m bits. All weights are +1 or -1, and unit i gives
+
+        1 if Σⱼ vᵢⱼ xⱼ > (m + 1)·β - Sᵢ else 0,    Sᵢ = number of its input weights that are -1.
+
+    The target is the sum of the units' outputs with weights +1 or -1.
+
+    Args:
+      seed: fixes the target network, the flips and the bits.
+      inputs: m.
+      flipping_bits: f.
+      flip_period: T, in examples.
+      target_units: threshold units in the target network.
+      beta: β.
+
+    Example:
+      >>> inputs, targets = BitFlipping(seed=0).take(3, start=1_000_000)
+      >>> inputs.shape, targets.shape
+      ((3, 20), (3,))
+
+    References:
+      Dohare, Sutton and Mahmood (2022), section 2; the threshold unit is that of Sutton and Whitehead (1994).
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        inputs: int = 20,
+        flipping_bits: int = 15,
+        flip_period: int = 10_000,
+        target_units: int = 100,
+        beta: float = 0.7,
+    ) -> None:
+        if not 0 <= flipping_bits <= inputs:
+            raise InputError(f"flipping_bits: must lie in [0, inputs = {inputs}], got {flipping_bits}; use fewer")
+        for name, value in (("inputs", inputs), ("flip_period", flip_period), ("target_units", target_units)):
+            if value < 1:
+                raise InputError(f"{name}: must be at least 1, got {value}; use a positive number")
+        self.seed, self.inputs, self.flipping_bits, self.flip_period = seed, inputs, flipping_bits, flip_period
+        self.target_units, self.beta = target_units, beta
+
+    @cached_property
+    def input_weights(self) -> NDArray[np.int32]:
+        """v, [target_units, 1 + m]; column 0 belongs to the constant input."""
+        count = self.target_units * (self.inputs + 1)
+        return self._signs(count, layer=0).reshape(self.target_units, self.inputs + 1)
+
+    @cached_property
+    def output_weights(self) -> NDArray[np.int32]:
+        """[target_units]."""
+        return self._signs(self.target_units, layer=1)
+
+    def _signs(self, count: int, layer: int) -> NDArray[np.int32]:
+        bits = words(self.seed, Purpose.TARGET, count, address=(layer, 0, 0)) >> np.uint64(63)
+        return (2 * bits.astype(np.int32) - 1).astype(np.int32)
+
+    @cached_property
+    def thresholds(self) -> NDArray[np.float64]:
+        """θ, [target_units]."""
+        negative = (self.input_weights < 0).sum(axis=1)
+        return np.asarray((self.inputs + 1) * self.beta - negative, dtype=np.float64)
+
+    def target(self, x: NDArray[np.generic]) -> NDArray[np.float64]:
+        """The target network's output for inputs [..., m]."""
+        sums = x.astype(np.int32) @ self.input_weights[:, 1:].T + self.input_weights[:, 0]
+        return np.asarray((sums > self.thresholds) @ self.output_weights, dtype=np.float64)
+
+    def flipping(self, first_epoch: int, count: int) -> NDArray[np.uint8]:
+        """The flipping bits in epochs `first_epoch …`, [count, f]; epoch e lasts from t = e·T to (e + 1)·T - 1."""
+        f = self.flipping_bits
+        bits = (words(self.seed, Purpose.FLIPS, f) >> np.uint64(63)).astype(np.uint8)
+        if f == 0:
+            return np.zeros((count, 0), dtype=np.uint8)
+        last = first_epoch + count - 1
+        draws = words(self.seed, Purpose.FLIPS, last, address=(1, 0, 0)) >> np.uint64(11)
+        which = (draws.astype(np.float64) * 2.0**-53 * f).astype(np.int64)
+        bits = bits ^ (np.bincount(which[:first_epoch], minlength=f) & 1).astype(np.uint8)
+        states = np.zeros((count, f), dtype=np.uint8)
+        states[0] = bits
+        states[np.arange(1, count), which[first_epoch:]] = 1
+        return np.bitwise_xor.accumulate(states, axis=0)
+
+    def random_bits(self, start: int, count: int) -> NDArray[np.uint8]:
+        """The other bits of examples `start …`, [count, m - f]: bit t·(m - f) + k of the stream is input f + k of example t."""
+        width = self.inputs - self.flipping_bits
+        first, last = start * width, (start + count) * width
+        raw = words(self.seed, Purpose.INPUTS, -(-last // 64) - first // 64, first=first // 64)
+        bits = np.unpackbits(raw.astype("<u8").view(np.uint8), bitorder="little")
+        offset = first % 64
+        return bits[offset : offset + last - first].reshape(count, width)
+
+    def take(self, n: int, start: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+        """Examples `start … start + n - 1`.
+
+        Args:
+          n: how many.
+          start: position of the first; any position costs the same.
+
+        Returns:
+          Inputs [n, m] of 0 and 1, and targets [n].
+        """
+        if n < 1 or start < 0:
+            raise InputError(f"take: n must be at least 1 and start at least 0, got n={n}, start={start}")
+        first, last = start // self.flip_period, (start + n - 1) // self.flip_period
+        epoch = np.arange(start, start + n) // self.flip_period - first
+        states = self.flipping(first, last - first + 1)
+        x = np.concatenate([states[epoch], self.random_bits(start, n)], axis=1)
+        width = self.inputs - self.flipping_bits
+        if width <= TABLE_BITS and n >= 1 << width:
+            pattern = x[:, self.flipping_bits :] @ (1 << np.arange(width))
+            y = np.empty(n)
+            edges = np.searchsorted(epoch, np.arange(len(states) + 1))
+            for e, state in enumerate(states):
+                inside = slice(edges[e], edges[e + 1])
+                y[inside] = self._table(state)[pattern[inside]]
+            return x, y
+        parts = range(0, n, EVALUATED_AT_ONCE)
+        return x, np.concatenate([self.target(x[k : k + EVALUATED_AT_ONCE]) for k in parts])
+
+    def _table(self, flipping: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Targets of all patterns of the other bits; bit k of the pattern is input f + k."""
+        width = self.inputs - self.flipping_bits
+        patterns = (np.arange(1 << width)[:, None] >> np.arange(width)) & 1
+        constant = np.broadcast_to(flipping, (1 << width, self.flipping_bits))
+        return self.target(np.concatenate([constant, patterns], axis=1))
