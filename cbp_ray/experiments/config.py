@@ -1,0 +1,246 @@
+"""The settings of one online experiment. Defaults exist here and nowhere else; unknown keys are refused."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cbp_ray.errors import InputError
+
+ActivationName = Literal["tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish"]
+UtilityName = Literal[
+    "random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"
+]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+DecayRate = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class BitFlippingConfig(_Model):
+    """The Bit-Flipping problem (section 2 of the paper)."""
+
+    name: Literal["bit_flipping"] = "bit_flipping"
+    """Which problem."""
+    inputs: Count = 20
+    """m, bits per example."""
+    flipping_bits: int = Field(default=15, ge=0)
+    """f, how many of them change only every `flip_period` examples."""
+    flip_period: Count = 10_000
+    """T, examples between two flips."""
+    target_units: Count = 100
+    """Threshold units in the target network."""
+    beta: float = Field(default=0.7, ge=0, le=1)
+    """β of the threshold units."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.flipping_bits > self.inputs:
+            raise ValueError(f"flipping_bits must be at most inputs = {self.inputs}")
+        return self
+
+
+class NetworkConfig(_Model):
+    """The learning network: fully connected, linear output."""
+
+    hidden: tuple[Count, ...] = Field(default=(5,), min_length=1)
+    """Units in each hidden layer. The kernel engine takes exactly one layer. Algorithm `linear` has none and ignores it."""
+    activation: ActivationName = "tanh"
+    """Activation of the hidden units; also decides the gain of the initial weights."""
+
+
+class BP(_Model):
+    """Plain Backprop."""
+
+    name: Literal["bp"] = "bp"
+    """Which algorithm."""
+
+
+class L2(_Model):
+    """Backprop with L2 regularisation of all parameters."""
+
+    name: Literal["l2"] = "l2"
+    """Which algorithm."""
+    weight_decay: NotNegative
+    """λ: the gradient becomes g + λ w."""
+
+
+class OnlineNormalization(_Model):
+    """Backprop with OnlineNorm (Chiley et al. 2019) before every activation."""
+
+    name: Literal["online_norm"] = "online_norm"
+    """Which algorithm."""
+    alpha_forward: DecayRate = 0.999
+    """Decay of the streaming mean and variance."""
+    alpha_backward: DecayRate = 0.99
+    """Decay of the control process on the gradients."""
+    weight_decay: NotNegative = 0.0
+    """λ: the gradient becomes g + λ w."""
+
+
+class ContinualBackprop(_Model):
+    """Continual Backprop (Algorithms 1 and 2)."""
+
+    name: Literal["cbp"] = "cbp"
+    """Which algorithm."""
+    replacement_rate: Rate
+    """ρ, fraction of a layer's units replaced per example."""
+    maturity_threshold: int = Field(default=100, ge=0, lt=2**24)
+    """m: units are safe until they are older than this many examples."""
+    decay_rate: DecayRate = 0.99
+    """η of the running averages."""
+    utility: UtilityName | None = None
+    """Which utility decides. Unset: the preset's own, `overall` for `paper` and `contribution` for `nature2024`."""
+    preset: Literal["paper", "nature2024"] = "paper"
+    """Which paper's details."""
+    replacement: Literal["accumulate", "bernoulli"] = "accumulate"
+    """What becomes of the fraction of n·ρ: carried from example to example, or rounded at random."""
+    weight_decay: NotNegative = 0.0
+    """λ: the gradient becomes g + λ w."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_utility(cls, data: Any) -> Any:
+        # Resolved here, so that the config that is saved names the utility.
+        if isinstance(data, Mapping) and data.get("utility") is None:
+            return {**data, "utility": "contribution" if data.get("preset") == "nature2024" else "overall"}
+        return data
+
+
+class Linear(_Model):
+    """The linear tracker: no hidden units."""
+
+    name: Literal["linear"] = "linear"
+    """Which algorithm."""
+
+
+class SGD(_Model):
+    """Stochastic gradient descent."""
+
+    name: Literal["sgd"] = "sgd"
+    """Which optimizer."""
+    step_size: Positive
+    """α."""
+
+
+class AdamConfig(_Model):
+    """Adam with a time step per weight."""
+
+    name: Literal["adam"] = "adam"
+    """Which optimizer."""
+    step_size: Positive
+    """α."""
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
+    """Decay of the two moments."""
+    epsilon: Positive = 1e-8
+    """ε in the denominator."""
+
+
+Algorithm = Annotated[BP | L2 | OnlineNormalization | ContinualBackprop | Linear, Field(discriminator="name")]
+Optimizer = Annotated[SGD | AdamConfig, Field(discriminator="name")]
+Problem = BitFlippingConfig
+
+
+class OnlineConfig(_Model):
+    """One online experiment: a problem, a network that learns from it one example at a time, and what is recorded.
+
+    Example:
+      >>> config = OnlineConfig.make({"algorithm": {"name": "cbp", "replacement_rate": "1e-4"},
+      ...                             "optimizer": {"name": "sgd", "step_size": 0.01}})
+      >>> config.algorithm.utility
+      'overall'
+    """
+
+    problem: Problem = BitFlippingConfig()
+    """Where examples come from."""
+    network: NetworkConfig = NetworkConfig()
+    """What learns."""
+    algorithm: Algorithm
+    """How it learns."""
+    optimizer: Optimizer
+    """How gradients become steps."""
+    examples: Count = 1_000_000
+    """Length of a run."""
+    bin_size: Count = 20_000
+    """Examples per recorded point; a last, shorter bin takes what remains."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Floating-point type of the learner."""
+
+    @classmethod
+    def make(cls, config: "Mapping[str, Any] | OnlineConfig") -> "OnlineConfig":
+        """Validates a mapping (from YAML, say); a config passes through.
+
+        Raises:
+          InputError: one line with field, rule, value and fix.
+        """
+        if isinstance(config, cls):
+            return config
+        try:
+            return cls.model_validate(config)
+        except ValidationError as error:
+            raise InputError(_one_line(error, config)) from None
+
+    @property
+    def bins(self) -> int:
+        """How many points a run records."""
+        return -(-self.examples // self.bin_size)
+
+
+_MODELS: dict[str, type[BaseModel]] = {
+    model.model_fields["name"].default: model
+    for model in (BitFlippingConfig, BP, L2, OnlineNormalization, ContinualBackprop, Linear, SGD, AdamConfig)
+}
+
+
+def _one_line(error: ValidationError, config: Any) -> str:
+    """The first problem as `field: rule, got value; fix`."""
+    # A misspelt name also shows as a missing one; the spelling is the better hint.
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    location = [str(part) for part in first["loc"] if str(part) not in _MODELS]
+    field = ".".join(location) or "config"
+    kind, value = first["type"], first["input"]
+    if kind == "extra_forbidden":
+        known = list(_model_at(location[:-1], config).model_fields)
+        close = difflib.get_close_matches(location[-1], known, n=1)
+        fix = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        return f"{field}: unknown setting, got {value!r}; {fix}"
+    if kind == "missing":
+        return f"{field}: must be set, got nothing; add it"
+    if kind == "union_tag_not_found":
+        names = first["ctx"]["discriminator"].strip("'")
+        return f"{field}: must have a {names}, got {value!r}; choose one of {_names_of(field)}"
+    if kind == "union_tag_invalid":
+        found = first["ctx"]["tag"]
+        return f"{field}.name: must be one of {first['ctx']['expected_tags']}, got {found!r}; choose one of them"
+    rule = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {rule[0].lower()}{rule[1:]}, got {_short(value)}; change it"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, BaseModel) else repr(value)
+    return str(text) if len(str(text)) <= 80 else f"{str(text)[:77]}..."
+
+
+def _names_of(field: str) -> str:
+    members: dict[str, tuple[type[BaseModel], ...]] = {
+        "algorithm": (BP, L2, OnlineNormalization, ContinualBackprop, Linear),
+        "optimizer": (SGD, AdamConfig),
+    }
+    return ", ".join(str(m.model_fields["name"].default) for m in members.get(field, ()))
+
+
+def _model_at(location: list[str], config: Any) -> type[BaseModel]:
+    """The model whose field was refused: chosen by the `name` beside it, else by the section."""
+    if not location:
+        return OnlineConfig
+    section = config.get(location[0], {}) if isinstance(config, Mapping) else {}
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if isinstance(name, str) and name in _MODELS:
+        return _MODELS[name]
+    return {"network": NetworkConfig, "problem": BitFlippingConfig}.get(location[0], OnlineConfig)

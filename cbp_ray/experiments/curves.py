@@ -1,0 +1,53 @@
+"""Learning curves of many runs."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What `run_online` returns. Example: `curves.mean()` is the learning curve, `curves["saturated"]` a diagnostic."""
+
+    seeds: tuple[int, ...]
+    """One run each."""
+    examples: NDArray[np.int64]
+    """[bins]: examples seen at each bin's end."""
+    metrics: dict[str, NDArray[np.float64]]
+    """Each [seeds, bins]; see `engine.METRICS`."""
+
+    def __getitem__(self, metric: str) -> NDArray[np.float64]:
+        return self.metrics[metric]
+
+    @property
+    def error(self) -> NDArray[np.float64]:
+        """[seeds, bins]."""
+        return self.metrics["error"]
+
+    def mean(self, metric: str = "error") -> NDArray[np.float64]:
+        """Mean over the seeds, [bins]."""
+        return np.asarray(self.metrics[metric].mean(axis=0))
+
+    def standard_error(self, metric: str = "error") -> NDArray[np.float64]:
+        """Standard error of that mean, [bins]; not a number for a single seed."""
+        values, count = self.metrics[metric], len(self.seeds)
+        if count < 2:
+            return np.full(values.shape[1], np.nan)
+        return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(count))
+
+    def to_table(self) -> "pyarrow.Table":
+        """One row per run and bin: seed, bin, examples, and a column per metric."""
+        import pyarrow
+
+        count, bins = self.error.shape
+        columns = {
+            "seed": np.repeat(np.array(self.seeds, dtype=np.uint64), bins),
+            "bin": np.tile(np.arange(bins), count),
+            "examples": np.tile(self.examples, count),
+        }
+        return pyarrow.table(columns | {name: values.ravel() for name, values in self.metrics.items()})

@@ -1,0 +1,237 @@
+"""`engine="kernel"`: blocks of runs through the lane kernel, one block after the other on the calling thread."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments.config import AdamConfig, ContinualBackprop, Linear, OnlineConfig, OnlineNormalization
+from cbp_ray.experiments.engine import HIDDEN_METRICS, Arrays, Metrics
+from cbp_ray.experiments.initial_weights import bound, initial_weights
+from cbp_ray.kernels import bit_stream
+from cbp_ray.kernels.activations import Activation
+from cbp_ray.kernels.lanes import WIDTH, aligned_empty, aligned_zeros
+from cbp_ray.kernels.learner import specialised_learner
+from cbp_ray.kernels.learner_state import (
+    Choices,
+    Numbers,
+    Shape,
+    State,
+    Total,
+    Utility,
+    new_scratch,
+    new_state,
+    unit_parameters,
+)
+from cbp_ray.problems.bit_flipping import TABLE_BITS, BitFlipping
+
+CHUNK = 2048
+"""Most examples per kernel call: their bits and targets stay in the second-level cache."""
+
+EPOCHS_AHEAD = 256
+"""Epochs whose flipping bits are made at a time."""
+
+BITS_PER_PHILOX_BLOCK = 256
+NORM_EPSILON = 1e-5
+
+Learner = Callable[..., None]
+
+
+def choices_of(config: OnlineConfig) -> Choices:
+    """What the kernel is compiled for."""
+    algorithm = config.algorithm
+    cbp = algorithm if isinstance(algorithm, ContinualBackprop) else None
+    paper = cbp is None or cbp.preset == "paper"
+    linear = isinstance(algorithm, Linear)
+    return Choices(
+        activation=int(Activation.LINEAR if linear else Activation[config.network.activation.upper()]),
+        adam=isinstance(config.optimizer, AdamConfig),
+        decays=getattr(algorithm, "weight_decay", 0.0) > 0,
+        normalized=isinstance(algorithm, OnlineNormalization),
+        hidden=not linear,
+        replaces=cbp is not None,
+        utility=int(Utility[cbp.utility.upper()]) if cbp and cbp.utility else int(Utility.OVERALL),
+        lagged=paper,
+        mean_magnitudes=not paper,
+        rate_of_eligible=not paper,
+        transfers_bias=not paper,
+        bernoulli=cbp is not None and cbp.replacement == "bernoulli",
+    )
+
+
+def numbers_of(config: OnlineConfig) -> Numbers:
+    """What the kernel is told at run time."""
+    algorithm, optimizer = config.algorithm, config.optimizer
+    adam = optimizer if isinstance(optimizer, AdamConfig) else None
+    norm = algorithm if isinstance(algorithm, OnlineNormalization) else None
+    cbp = algorithm if isinstance(algorithm, ContinualBackprop) else None
+    return Numbers(
+        step_size=optimizer.step_size,
+        weight_decay=float(getattr(algorithm, "weight_decay", 0.0)),
+        beta_1=adam.betas[0] if adam else 0.0,
+        beta_2=adam.betas[1] if adam else 0.0,
+        epsilon=adam.epsilon if adam else 0.0,
+        alpha_forward=norm.alpha_forward if norm else 0.0,
+        alpha_backward=norm.alpha_backward if norm else 0.0,
+        norm_epsilon=NORM_EPSILON,
+        replacement_rate=cbp.replacement_rate if cbp else 0.0,
+        maturity_threshold=float(cbp.maturity_threshold) if cbp else 0.0,
+        decay_rate=cbp.decay_rate if cbp else 0.0,
+        bound=bound(config.problem.inputs, config.network.activation),
+    )
+
+
+def shape_of(config: OnlineConfig) -> Shape:
+    """Sizes of the network; the linear tracker is a single unit."""
+    if isinstance(config.algorithm, Linear):
+        return Shape(1, config.problem.inputs)
+    hidden = config.network.hidden
+    if len(hidden) != 1:
+        raise InputError(f"network.hidden: the kernel takes one hidden layer, got {list(hidden)}; use engine='torch'")
+    return Shape(hidden[0], config.problem.inputs)
+
+
+class KernelEngine:
+    """Any number of runs, in blocks of `WIDTH`; the last block is filled up with copies of its last run."""
+
+    def __init__(self, config: OnlineConfig, seeds: Sequence[int], learner: Learner | None = None) -> None:
+        learner = learner or specialised_learner(choices_of(config))
+        self._count = len(seeds)
+        padded = [*seeds, *[seeds[-1]] * (-len(seeds) % WIDTH)]
+        self._blocks = [Block(config, padded[k : k + WIDTH], learner) for k in range(0, len(padded), WIDTH)]
+
+    def advance(self, examples: int) -> Metrics:
+        parts = [block.advance(examples) for block in self._blocks]
+        return {name: np.concatenate([part[name] for part in parts])[: self._count] for name in parts[0]}
+
+    def state(self) -> Arrays:
+        return {
+            name: np.concatenate([getattr(b.state, name) for b in self._blocks], axis=1)[:, : self._count]
+            for name in State._fields
+        }
+
+    def load_state(self, state: Arrays, examples: int) -> None:
+        for name in State._fields:
+            # Copies of the last run fill the padding, as in `__init__`.
+            lanes = np.minimum(np.arange(len(self._blocks) * WIDTH), self._count - 1)
+            for k, block in enumerate(self._blocks):
+                getattr(block.state, name)[...] = state[name][:, lanes[k * WIDTH : (k + 1) * WIDTH]]
+        for block in self._blocks:
+            block.examples = examples
+
+
+class Block:
+    """`WIDTH` runs: their problem, their state, and the kernel."""
+
+    def __init__(self, config: OnlineConfig, seeds: Sequence[int], learner: Learner) -> None:
+        self.shape, self.choices, self.numbers = shape_of(config), choices_of(config), numbers_of(config)
+        self.dtype = np.dtype(config.dtype)
+        self.learner = learner
+        self.seeds = np.array(seeds, dtype=np.uint64)
+        self.examples = 0
+        self.state = new_state(self.choices, self.shape, self.dtype, self.seeds)
+        self.scratch = new_scratch(self.shape, self.dtype)
+        self._initialize(config, seeds)
+
+        p = config.problem
+        self.problem = p
+        settings = p.model_dump(exclude={"name"})
+        self._problems = [BitFlipping(seed, **settings) for seed in seeds]
+        self.random_bits = p.inputs - p.flipping_bits
+        # [1 + m, target units, WIDTH], [target units, WIDTH], [target units, WIDTH]
+        self._weights = np.ascontiguousarray(np.stack([q.input_weights.T for q in self._problems], axis=-1))
+        self._output_weights = np.stack([q.output_weights for q in self._problems], axis=-1)
+        self._thresholds = np.stack([q.thresholds for q in self._problems], axis=-1)
+        self._sums = np.zeros((p.target_units, WIDTH), dtype=np.int32)
+        self._flipping = np.zeros((0, p.flipping_bits, WIDTH), dtype=np.int32)  # [epochs, f, WIDTH]
+        self._first_epoch, self._epoch = 0, -1
+        self._table = aligned_zeros(1 << self.random_bits if self.random_bits <= TABLE_BITS else 1, self.dtype)
+        blocks = CHUNK * self.random_bits // BITS_PER_PHILOX_BLOCK + 2
+        self._bits = aligned_empty(blocks * bit_stream.WORDS_PER_BLOCK, np.uint32)
+        self._targets = aligned_empty(CHUNK, self.dtype)
+        self._draws = aligned_empty(CHUNK if self.choices.bernoulli else 1, np.float64)
+
+    def _initialize(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
+        units = unit_parameters(self.state.parameters, self.shape)
+        n, m = self.shape
+        activation = config.network.activation if self.choices.hidden else "linear"
+        for lane, seed in enumerate(seeds):
+            units[:, :m, lane] = initial_weights(seed, 0, n, m, activation)
+            if self.choices.hidden:
+                units[:, m + 1, lane] = initial_weights(seed, 1, 1, n, "linear")[0]
+
+    def advance(self, examples: int) -> Metrics:
+        """Learns from the next examples and returns the metrics over them, each [WIDTH]."""
+        self.state.totals[...] = 0
+        self.state.largest[...] = 0
+        end = self.examples + examples
+        while self.examples < end:
+            epoch, within = divmod(self.examples, self.problem.flip_period)
+            if epoch != self._epoch:
+                self._enter(epoch)
+            # Cut at multiples of CHUNK within the epoch, so that no sum depends on where a run was resumed.
+            until = min(self.problem.flip_period, (within // CHUNK + 1) * CHUNK)
+            self._learn(min(until - within, end - self.examples))
+        return self._metrics(examples)
+
+    def _enter(self, epoch: int) -> None:
+        """Sets what stays for an epoch: the flipping bits, and the target of every pattern of the others."""
+        if not self._first_epoch <= epoch < self._first_epoch + len(self._flipping):
+            states = [q.flipping(epoch, EPOCHS_AHEAD) for q in self._problems]
+            self._flipping = np.ascontiguousarray(np.stack(states, axis=-1), dtype=np.int32)
+            self._first_epoch = epoch
+        flipping = self._flipping[epoch - self._first_epoch]
+        f = self.problem.flipping_bits
+        self.scratch.x[:f] = flipping
+        bit_stream.sum_constant_bits(self._weights, flipping, self._sums)
+        if self.random_bits <= TABLE_BITS:
+            bit_stream.fill_table(
+                self._weights, self._output_weights, self._thresholds, self._sums, f, self._table
+            )
+        self._epoch = epoch
+
+    def _learn(self, examples: int) -> None:
+        first = self.examples * self.random_bits
+        block, first_bit = divmod(first, BITS_PER_PHILOX_BLOCK)
+        blocks = -(-(first_bit + examples * self.random_bits) // BITS_PER_PHILOX_BLOCK)
+        bits, targets = self._bits[: max(blocks, 1) * bit_stream.WORDS_PER_BLOCK], self._targets[:examples]
+        bit_stream.fill_bits(self.seeds, block, bits)
+        if self.random_bits <= TABLE_BITS:
+            bit_stream.look_up(bits, first_bit, self.random_bits, self._table, targets)
+        else:
+            bit_stream.evaluate(
+                bits,
+                first_bit,
+                self._weights,
+                self._output_weights,
+                self._thresholds,
+                self._sums,
+                self.problem.flipping_bits,
+                targets,
+            )
+        if self.choices.bernoulli:
+            bit_stream.fill_draws(self.seeds, self.examples, self._draws[:examples])
+        n, m = self.shape
+        constant = self.problem.flipping_bits
+        self.learner(self.state, self.scratch, bits, targets, self._draws, self.numbers, n, m, constant, first_bit)
+        self.examples += examples
+
+    def _metrics(self, examples: int) -> Metrics:
+        n, m = self.shape
+        totals, units = self.state.totals, unit_parameters(self.state.parameters, self.shape)
+        magnitudes = np.abs(units.astype(np.float64))
+        metrics: dict[str, NDArray[Any]] = {
+            "error": totals[Total.SQUARED_ERROR] / examples,
+            "input_weight_magnitude": magnitudes[:, :m].mean(axis=(0, 1)),
+            "output_weight_magnitude": magnitudes[:, m + 1].mean(axis=0),
+            "saturated": totals[Total.SATURATED] / (examples * n),
+            "input_gradient": totals[Total.INPUT_GRADIENT] / (examples * n * m),
+            "dead": (self.state.largest == 0).mean(axis=0),
+            "replacements": totals[Total.REPLACED].copy(),
+            "nonfinite_utilities": totals[Total.NONFINITE].copy(),
+        }
+        if not self.choices.hidden:
+            metrics |= {name: np.full(WIDTH, np.nan) for name in HIDDEN_METRICS}
+        return metrics

@@ -1,0 +1,169 @@
+"""Online experiments: a config and seeds in, learning curves out. The loop is a generator; what surrounds it is yours."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments.checkpoint import Checkpoint
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.curves import Curves
+from cbp_ray.experiments.engine import METRICS, Engine, Metrics
+
+EngineName = Literal["kernel", "torch"]
+FORMAT = 1
+"""Version of the checkpoints."""
+
+STATE = "state/"
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One point of every run's learning curve."""
+
+    index: int
+    """From 0."""
+    bins: int
+    """How many there will be."""
+    examples: int
+    """Seen so far by each run."""
+    metrics: Metrics
+    """Each [seeds]; see `engine.METRICS`."""
+    _checkpoint: Callable[[], Checkpoint]
+
+    def checkpoint(self) -> Checkpoint:
+        """Plain arrays from which `iterate_online(…, state=…)` goes on after this bin. Take it before the next bin."""
+        return self._checkpoint()
+
+
+def iterate_online(
+    config: Mapping[str, Any] | OnlineConfig,
+    seeds: Iterable[int] = range(100),
+    engine: EngineName = "kernel",
+    state: Checkpoint | None = None,
+) -> Iterator[Bin]:
+    """Advances all runs bin by bin. No threads, no globals, nothing written.
+
+    Args:
+      config: a mapping or an `OnlineConfig`.
+      seeds: one run each; a run does not depend on which others there are.
+      engine: `kernel` (fast) or `torch` (the reference).
+      state: a checkpoint of the same config, seeds and engine to go on from.
+
+    Yields:
+      A `Bin` after every `config.bin_size` examples, from the checkpoint's next bin on.
+
+    Raises:
+      InputError: at the call, not at the first bin.
+    """
+    config, seeds = OnlineConfig.make(config), check_seeds(seeds)
+    runner = _make(engine, config, seeds)
+    first = 0
+    if state is not None:
+        first = _resume(runner, state, config, seeds, engine)
+    return _bins(runner, config, seeds, engine, first)
+
+
+def run_online(
+    config: Mapping[str, Any] | OnlineConfig,
+    seeds: Iterable[int] = range(100),
+    engine: EngineName = "kernel",
+    progress: Callable[[Bin], None] | None = None,
+    state: Checkpoint | None = None,
+) -> Curves:
+    """Runs one online experiment, once per seed, on the calling thread.
+
+    Args:
+      config: a mapping or an `OnlineConfig`.
+      seeds: one run each.
+      engine: `kernel` (fast) or `torch` (the reference).
+      progress: called after every bin.
+      state: a checkpoint to go on from; the curves then begin after it.
+
+    Returns:
+      The curves.
+
+    Example:
+      >>> config = {"algorithm": {"name": "bp"}, "optimizer": {"name": "sgd", "step_size": 0.01}, "examples": 40_000}
+      >>> run_online(config, seeds=range(2), engine="kernel").error.shape
+      (2, 2)
+    """
+    seeds = check_seeds(seeds)
+    examples: list[int] = []
+    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in METRICS}
+    for point in iterate_online(config, seeds, engine, state):
+        examples.append(point.examples)
+        for name, values in point.metrics.items():
+            columns[name].append(values)
+        if progress is not None:
+            progress(point)
+    metrics = {name: np.stack(c, axis=1) if c else np.empty((len(seeds), 0)) for name, c in columns.items()}
+    return Curves(seeds, np.array(examples, dtype=np.int64), metrics)
+
+
+def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """The seeds as Python integers.
+
+    Raises:
+      InputError: if there are none, or one is outside of 64 bits.
+    """
+    checked = tuple(int(seed) for seed in seeds)
+    if not checked:
+        raise InputError("seeds: must name at least one run, got none; use range(100), say")
+    for seed in checked:
+        if not 0 <= seed < 2**64:
+            raise InputError(f"seeds: must lie in [0, 2**64), got {seed}; use another")
+    return checked
+
+
+def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
+    # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
+    if engine == "kernel":
+        from cbp_ray.experiments.kernel_engine import KernelEngine
+
+        return KernelEngine(config, seeds)
+    if engine == "torch":
+        from cbp_ray.experiments.torch_engine import TorchEngine
+
+        return TorchEngine(config, seeds)
+    raise InputError(f"engine: must be 'kernel' or 'torch', got {engine!r}; use 'kernel'")
+
+
+def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin]:
+    for index in range(first, config.bins):
+        seen = index * config.bin_size
+        count = min(config.bin_size, config.examples - seen)
+        metrics = runner.advance(count)
+
+        def checkpoint(after: int = index + 1) -> Checkpoint:
+            return {
+                "format": np.array(FORMAT),
+                "engine": np.array(engine),
+                "config": np.array(config.model_dump_json()),
+                "seeds": np.array(seeds, dtype=np.uint64),
+                "bins": np.array(after),
+                **{STATE + name: array for name, array in runner.state().items()},
+            }
+
+        yield Bin(index, config.bins, seen + count, metrics, checkpoint)
+
+
+def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:
+    if int(state.get("format", -1)) != FORMAT:
+        raise InputError(f"state: must be a checkpoint of format {FORMAT}, got {state.get('format')}; start anew")
+    if str(state["engine"]) != engine:
+        raise InputError(f"state: was made by engine {str(state['engine'])!r}, got engine={engine!r}; use the same")
+    saved = OnlineConfig.model_validate_json(str(state["config"]))
+    # A longer run of the same experiment may go on from it.
+    if saved.model_copy(update={"examples": config.examples}) != config:
+        raise InputError("state: belongs to another config, got a checkpoint whose settings differ; start anew")
+    if tuple(int(seed) for seed in state["seeds"]) != seeds:
+        raise InputError(f"state: has other seeds ({len(state['seeds'])} of them), got {len(seeds)}; use the same")
+    bins = int(state["bins"])
+    if min(bins * saved.bin_size, saved.examples) != bins * saved.bin_size:
+        raise InputError("state: ends with a shorter bin, got a config that goes on from there; start anew")
+    runner.load_state({name.removeprefix(STATE): a for name, a in state.items() if name.startswith(STATE)}, bins * saved.bin_size)
+    return bins
