@@ -1,4 +1,4 @@
-"""The oracle: Continual Backprop as a plain loop over units and weights, written from the paper.
+"""The oracle: Continual Backprop as a plain loop over units, written from the paper.
 
 Nothing here is fast and nothing is shared with the code under test, except the address of each random draw
 (`cbp_ray.randomness`). float64, dense layers, squared error averaged over the batch and the outputs.
@@ -13,16 +13,19 @@ import numpy as np
 from cbp_ray.randomness import Purpose, uniforms
 
 ACTIVATIONS = {
-    "tanh": (math.tanh, lambda x: 1 - math.tanh(x) ** 2),
-    "sigmoid": (lambda x: 1 / (1 + math.exp(-x)), lambda x: math.exp(-x) / (1 + math.exp(-x)) ** 2),
-    "relu": (lambda x: max(x, 0.0), lambda x: 1.0 if x > 0 else 0.0),
-    "leaky_relu": (lambda x: x if x > 0 else 0.01 * x, lambda x: 1.0 if x > 0 else 0.01),
-    "elu": (lambda x: x if x > 0 else math.exp(x) - 1, lambda x: 1.0 if x > 0 else math.exp(x)),
-    "swish": (
-        lambda x: x / (1 + math.exp(-x)),
-        lambda x: (1 + math.exp(-x) + x * math.exp(-x)) / (1 + math.exp(-x)) ** 2,
+    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), lambda x: np.exp(-x) / (1 + np.exp(-x)) ** 2),
+    "relu": (lambda x: np.maximum(x, 0.0), lambda x: np.where(x > 0, 1.0, 0.0)),
+    "leaky_relu": (lambda x: np.where(x > 0, x, 0.01 * x), lambda x: np.where(x > 0, 1.0, 0.01)),
+    "elu": (
+        lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1),
+        lambda x: np.where(x > 0, 1.0, np.exp(np.minimum(x, 0))),
     ),
-    "linear": (lambda x: x, lambda x: 1.0),
+    "swish": (
+        lambda x: x / (1 + np.exp(-x)),
+        lambda x: (1 + np.exp(-x) + x * np.exp(-x)) / (1 + np.exp(-x)) ** 2,
+    ),
+    "linear": (lambda x: x, lambda x: np.ones_like(x)),
 }
 
 
@@ -41,36 +44,34 @@ class OnlineNorm:
         self.v, self.u = [0.0] * n, [0.0] * n
         self.scale, self.bias = np.ones(n), np.zeros(n)
 
-    def forward(self, x):
-        """One example; remembers what `backward` needs."""
-        y, out, self.sigma = [], np.zeros(self.units), []
-        for i in range(self.units):
-            sigma = math.sqrt(self.variance[i] + self.epsilon)
-            deviation = x[i] - self.mean[i]
-            y.append(deviation / sigma)
-            self.sigma.append(sigma)
-            self.variance[i] = (
-                self.alpha_forward * self.variance[i] + self.alpha_forward * (1 - self.alpha_forward) * deviation**2
-            )
-            self.mean[i] = self.alpha_forward * self.mean[i] + (1 - self.alpha_forward) * x[i]
-            out[i] = self.scale[i] * y[i] + self.bias[i]
-        self.y = y
-        return out
+    def forward(self, xs):
+        """The examples (rows of `xs`) one after the other; remembers what `backward` needs."""
+        self.y, self.sigma = np.zeros_like(xs), np.zeros_like(xs)
+        for t, x in enumerate(xs):
+            for i in range(self.units):
+                sigma = math.sqrt(self.variance[i] + self.epsilon)
+                deviation = x[i] - self.mean[i]
+                self.y[t, i] = deviation / sigma
+                self.sigma[t, i] = sigma
+                self.variance[i] = (
+                    self.alpha_forward * self.variance[i] + self.alpha_forward * (1 - self.alpha_forward) * deviation**2
+                )
+                self.mean[i] = self.alpha_forward * self.mean[i] + (1 - self.alpha_forward) * x[i]
+        return self.scale * self.y + self.bias
 
-    def backward(self, gradient):
-        """Gradients of (scale, bias, input) for the example last seen."""
-        grad_scale, grad_bias, grad_x = np.zeros(self.units), np.zeros(self.units), np.zeros(self.units)
-        for i in range(self.units):
-            grad_scale[i] = gradient[i] * self.y[i]
-            grad_bias[i] = gradient[i]
-            g = gradient[i] * self.scale[i]
-            g = g - (1 - self.alpha_backward) * self.v[i] * self.y[i]
-            self.v[i] += g * self.y[i]
-            g = g / self.sigma[i]
-            g = g - (1 - self.alpha_backward) * self.u[i]
-            self.u[i] += g
-            grad_x[i] = g
-        return grad_scale, grad_bias, grad_x
+    def backward(self, gradients):
+        """Gradients of (scale, bias, inputs) for the examples last seen."""
+        grad_x = np.zeros_like(gradients)
+        for t, gradient in enumerate(gradients):
+            for i in range(self.units):
+                g = gradient[i] * self.scale[i]
+                g = g - (1 - self.alpha_backward) * self.v[i] * self.y[t, i]
+                self.v[i] += g * self.y[t, i]
+                g = g / self.sigma[t, i]
+                g = g - (1 - self.alpha_backward) * self.u[i]
+                self.u[i] += g
+                grad_x[t, i] = g
+        return (gradients * self.y).sum(0), gradients.sum(0), grad_x
 
 
 @dataclass
@@ -83,33 +84,32 @@ class Network:
     norms: list = field(default_factory=list)  # one OnlineNorm per hidden layer, or empty
 
     def forward(self, x):
-        """One example: returns the output; keeps inputs and pre-activations of every layer."""
+        """Outputs for the examples in the rows of `x`; keeps inputs and pre-activations of every layer."""
         act = ACTIVATIONS[self.activation][0]
         self.inputs, self.pre = [], []
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
             self.inputs.append(x)
-            z = np.array([sum(w[k, j] * x[j] for j in range(len(x))) + b[k] for k in range(len(b))])
+            z = np.stack([x @ w[k] + b[k] for k in range(len(b))], axis=1)
             hidden = layer < len(self.weights) - 1
             if hidden and self.norms:
                 z = self.norms[layer].forward(z)
             self.pre.append(z)
-            x = np.array([act(v) for v in z]) if hidden else z
+            x = act(z) if hidden else z
         return x
 
     def backward(self, delta):
-        """Gradient of the loss by parameter name, given d loss / d output of the example last seen."""
+        """Gradient of the loss by parameter name, given d loss / d output for the examples last seen."""
         derivative = ACTIVATIONS[self.activation][1]
         gradients = {}
         for layer in reversed(range(len(self.weights))):
             if layer < len(self.weights) - 1:
-                delta = delta * np.array([derivative(v) for v in self.pre[layer]])
+                delta = delta * derivative(self.pre[layer])
                 if self.norms:
                     scale, bias, delta = self.norms[layer].backward(delta)
                     gradients[f"scale{layer}"], gradients[f"norm_bias{layer}"] = scale, bias
-            gradients[f"w{layer}"] = np.outer(delta, self.inputs[layer])
-            gradients[f"b{layer}"] = delta.copy()
-            w = self.weights[layer]
-            delta = np.array([sum(w[k, j] * delta[k] for k in range(w.shape[0])) for j in range(w.shape[1])])
+            gradients[f"w{layer}"] = delta.T @ self.inputs[layer]
+            gradients[f"b{layer}"] = delta.sum(0)
+            delta = delta @ self.weights[layer]
         return gradients
 
     def parameters(self):
@@ -122,16 +122,9 @@ class Network:
 
     def batch_gradient(self, xs, ys):
         """Gradient of the mean squared error; also the hidden outputs h[layer][example] and the predictions."""
-        total, predictions = {}, []
-        hidden = [[] for _ in self.weights[:-1]]
-        for x, y in zip(xs, ys, strict=True):
-            prediction = self.forward(x)
-            predictions.append(prediction)
-            for layer in range(len(hidden)):
-                hidden[layer].append(self.inputs[layer + 1])
-            for name, g in self.backward(2 * (prediction - y) / (len(xs) * len(y))).items():
-                total[name] = total.get(name, 0) + g
-        return total, hidden, predictions
+        predictions = self.forward(np.asarray(xs, dtype=np.float64))
+        gradient = self.backward(2 * (predictions - ys) / predictions.size)
+        return gradient, self.inputs[1:], predictions
 
 
 class SGD:
@@ -223,7 +216,7 @@ class GenerateAndTest:
             n = len(self.u[layer])
             u_hat, f_hats = [0.0] * n, [0.0] * n
             for i in range(n):
-                hs = [example[i] for example in hidden[layer]]
+                hs = hidden[layer][:, i].tolist()
                 self.age[layer][i] += 1
                 correction = 1 - eta ** self.age[layer][i]
                 f_tm1, u_tm1 = self.f[layer][i], self.u[layer][i]

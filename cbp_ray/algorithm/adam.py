@@ -151,12 +151,13 @@ class Adam(Optimizer):
 
     def time_steps(self, param: Tensor) -> Tensor:
         """How many updates each weight of `param` has had since it was created or last reset."""
-        state = self.state.get(param) or {"time_step": 0}
+        state: dict[str, Any] = self.state.get(param) or {"time_step": 0}
+        steps: int = state["time_step"]
         latest = torch.zeros(param.shape, dtype=torch.int64)
         for dim, name in enumerate(RESETS):
             if name in state:
                 latest = torch.maximum(latest, state[name].view([-1 if d == dim else 1 for d in range(param.ndim)]))
-        return state["time_step"] - latest
+        return steps - latest
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads what `state_dict` gave. Counters stay exact integers, whatever the parameters' dtype."""

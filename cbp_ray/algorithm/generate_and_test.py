@@ -126,7 +126,7 @@ class GenerateAndTest:
         modules = dict(model.named_modules())
         _check_init(init, [layer.unit for layer in found])
         needs, variant = NEEDS[self.settings.utility], self.settings.variant
-        distributions = [resolve(init, layer.unit, modules[layer.unit], layer.activation) for layer in found]  # type: ignore[arg-type]
+        distributions = [resolve(init, layer.unit, modules[layer.unit], layer.activation) for layer in found]
         self._optimizers = _optimizers_by_parameter(optimizer, found, modules)
         if variant.transfers_bias:
             _check_biases(found, modules, preset)

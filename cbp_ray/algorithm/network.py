@@ -249,7 +249,8 @@ class _GraphReader:
             if others:
                 names = " and ".join(repr(u.unit) for u in inputs) if len(inputs) > 1 else f"{units.unit!r} and {others[0]}"
                 raise InputError(
-                    f"model: {node.name!r} combines the outputs of {names}; units in a residual sum can't be replaced one by one"
+                    f"model: {node.name!r} combines the outputs of {names}; "
+                    "units in a residual sum can't be replaced one by one"
                 )
         elif node.target not in PASSING_FUNCTIONS | FLATTENING_FUNCTIONS:
             what = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)

@@ -68,7 +68,7 @@ class OnlineNorm(nn.Module):
             raise InputError(f"OnlineNorm: expected [N, {self.num_features}, ...], got {list(x.shape)}")
         per_feature = (1, -1, *[1] * (x.ndim - 2))
         if self.training:
-            y = _Normalize.apply(x, self)
+            y = _Normalize.apply(x, self)  # type: ignore[no-untyped-call]
         else:
             y = (x - self.mean.view(per_feature)) / (self.variance + self.eps).sqrt().view(per_feature)
         out: Tensor = y * self.weight.view(per_feature) + self.bias.view(per_feature)

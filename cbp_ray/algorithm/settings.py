@@ -52,12 +52,12 @@ class Settings:
     """Seed of new units' weights and of every other random draw here."""
 
     def __post_init__(self) -> None:
+        _choice("preset", self.preset, tuple(PRESETS))
         _number("replacement_rate", self.replacement_rate, "in [0, 1]", lambda x: 0 <= x <= 1)
         _number("decay_rate", self.decay_rate, "in [0, 1); 0.99 is the paper's", lambda x: 0 <= x < 1)
         _whole("maturity_threshold", self.maturity_threshold)
         _whole("seed", self.seed)
         _choice("utility", self.utility, get_args(Utility))
-        _choice("preset", self.preset, tuple(PRESETS))
         _choice("replacement", self.replacement, ("accumulate", "bernoulli"))
 
     @property
