@@ -1,0 +1,61 @@
+"""Runs an `OnlineConfig` through the oracle of `naive.py`, one seed at a time."""
+
+import numpy as np
+
+import naive
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.initial_weights import bound, initial_weights
+from cbp_ray.problems import BitFlipping
+
+
+class NaiveRun:
+    """One run in plain loops; after `advance`, `network` holds the weights and `gnt.log` the replacements."""
+
+    def __init__(self, config, seed):
+        config = OnlineConfig.make(config)
+        self.problem = BitFlipping(seed, **config.problem.model_dump(exclude={"name"}))
+        algorithm, activation = config.algorithm, config.network.activation
+        sizes = [config.problem.inputs, *(() if algorithm.name == "linear" else config.network.hidden), 1]
+        kinds = [activation] * (len(sizes) - 2) + ["linear"]
+        weights = [
+            initial_weights(seed, layer, units, fan_in, kind)
+            for layer, (fan_in, units, kind) in enumerate(zip(sizes, sizes[1:], kinds, strict=False))
+        ]
+        norms = []
+        if algorithm.name == "online_norm":
+            norms = [naive.OnlineNorm(n, algorithm.alpha_forward, algorithm.alpha_backward) for n in sizes[1:-1]]
+        self.network = naive.Network(weights, [np.zeros(n) for n in sizes[1:]], activation, norms)
+        decay = getattr(algorithm, "weight_decay", 0.0)
+        if config.optimizer.name == "adam":
+            o = config.optimizer
+            self.optimizer = naive.Adam(o.step_size, decay, o.betas, o.epsilon)
+        else:
+            self.optimizer = naive.SGD(config.optimizer.step_size, decay)
+        self.gnt = None
+        if algorithm.name == "cbp":
+            self.gnt = naive.GenerateAndTest(
+                self.network,
+                self.optimizer,
+                [bound(n, activation) for n in sizes[:-2]],
+                algorithm.replacement_rate,
+                algorithm.maturity_threshold,
+                algorithm.decay_rate,
+                algorithm.utility,
+                algorithm.preset,
+                algorithm.replacement,
+                seed,
+            )
+        self.examples = 0
+
+    def advance(self, examples):
+        """Returns the squared error of each example."""
+        xs, ys = self.problem.take(examples, start=self.examples)
+        self.examples += examples
+        errors = np.empty(examples)
+        for t, (x, y) in enumerate(zip(xs.astype(float), ys, strict=True)):
+            gradients, hidden, predictions = self.network.batch_gradient([x], [np.array([y])])
+            errors[t] = (predictions[0][0] - y) ** 2
+            self.optimizer.step(self.network.parameters(), gradients)
+            if self.gnt is not None:
+                self.gnt.step(hidden)
+        return errors
