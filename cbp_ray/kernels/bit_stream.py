@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from cbp_ray.kernels import lanes
+from cbp_ray.kernels.lanes import use_wide_vectors
 from cbp_ray.kernels.unit_replacement import BERNOULLI, MANTISSA_SHIFT, philox_block
 from cbp_ray.randomness import UNIT_SCALE, Purpose
 
@@ -91,15 +92,18 @@ def fill_table(weights: Any, output_weights: Any, thresholds: Any, sums: Any, fl
 
 @njit(cache=True)
 def look_up(bits: Any, first_bit: int, width: int, table: Any, targets: Any) -> None:
-    """Targets [examples, WIDTH] of the next examples from their `width` bits each, by `fill_table`'s table."""
+    """Targets [examples, WIDTH] of the next examples from their `width` ≤ 32 bits each, by `fill_table`'s table."""
+    use_wide_vectors()
     pattern = np.zeros(WIDTH, np.int64)
+    mask, last = (np.uint64(1) << np.uint64(width)) - np.uint64(1), bits.shape[0] - 1
     for t in range(targets.shape[0]):
-        pattern[:] = 0
-        for k in range(width):
-            position = first_bit + t * width + k
-            row, shift = position // 32, np.uint32(position % 32)
-            for lane in range(WIDTH):
-                pattern[lane] |= np.int64((bits[row, lane] >> shift) & np.uint32(1)) << k
+        position = first_bit + t * width
+        row, shift = position // 32, np.uint64(position % 32)
+        # A pattern may reach into the next word.
+        following = min(row + 1, last)
+        for lane in range(WIDTH):
+            both = np.uint64(bits[row, lane]) | (np.uint64(bits[following, lane]) << SHIFT32)
+            pattern[lane] = np.int64((both >> shift) & mask)
         for lane in range(WIDTH):
             targets[t, lane] = table[pattern[lane], lane]
 

@@ -107,7 +107,7 @@ def update(state: Any, choices: Any, numbers: Any, row: int, delta: Any, x: Any,
     else:
         if choices.decays:
             w = w * (1 - numbers.step_size * numbers.weight_decay)
-        w = multiply_add(numbers.step_size * delta, 0.0 - x, w)
+        w = multiply_add(-numbers.step_size * delta, x, w)
     store(state.parameters, row, w)
     return w
 
