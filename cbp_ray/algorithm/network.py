@@ -109,7 +109,8 @@ COMBINING_FUNCTIONS: set[Any] = {
     "div",
 }
 FLATTENING_FUNCTIONS: set[Any] = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
-SHAPE_FUNCTIONS: set[Any] = {getattr, operator.getitem, "size", "dim", len}
+SHAPE_FUNCTIONS: set[Any] = {"size", "dim"}
+SHAPE_ATTRIBUTES = {"shape", "ndim", "dtype", "device"}
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,8 @@ class _GraphReader:
         return units
 
     def through_function(self, node: fx.Node, inputs: list[_Units]) -> _Units | None:
-        if not inputs or node.target in SHAPE_FUNCTIONS:
+        about_shape = node.target in SHAPE_FUNCTIONS or (node.target is getattr and node.args[1] in SHAPE_ATTRIBUTES)
+        if not inputs or about_shape:
             return None
         units = inputs[0]
         if node.target in ACTIVATION_FUNCTIONS:

@@ -1,0 +1,121 @@
+"""What generate-and-test adds to a training step: the same loop with and without `gnt.step()`, in turns, on one core.
+
+The two cases are those of the paper: the policy network of Slippery Ant at its mini-batch of 128 with Adam, and the network of
+Permuted MNIST at one example with SGD. `adam_ratio` is a step of our Adam, after replacements, over one of `torch.optim.Adam`.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cbp_ray import Adam, GenerateAndTest
+
+ROUNDS = 15
+CASES = (
+    # name, sizes, activation, mini-batch, optimizer, steps per round, limit of the overhead
+    ("256-256 tanh, mini-batch 128, Adam", (28, 256, 256, 8), nn.Tanh, 128, Adam, 100, 0.25),
+    ("784-2000-2000-2000-10 ReLU, one example, SGD", (784, 2000, 2000, 2000, 10), nn.ReLU, 1, torch.optim.SGD, 10, 0.40),
+)
+
+
+def run() -> dict[str, Any]:
+    """Measures all cases; medians over alternating rounds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {"cases": [_case(*case) for case in CASES], "adam_ratio": _adam_ratio()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def render(result: dict[str, Any]) -> str:
+    """A table for people."""
+    lines = [f"{'training step':<48} {'plain':>10} {'with GnT':>10} {'added':>7} {'limit':>6}"]
+    lines += [
+        f"{case['case']:<48} {case['plain_us']:>8.0f}us {case['gnt_us']:>8.0f}us {case['added']:>7.1%} {case['limit']:>6.0%}"
+        for case in result["cases"]
+    ]
+    lines.append(f"cbp_ray.Adam after replacements / torch.optim.Adam, one step: {result['adam_ratio']:.2f}")
+    return "\n".join(lines)
+
+
+def _case(
+    name: str,
+    sizes: tuple[int, ...],
+    activation: type[nn.Module],
+    batch: int,
+    make_optimizer: Callable[..., torch.optim.Optimizer],
+    steps: int,
+    limit: float,
+) -> dict[str, Any]:
+    plain = _Loop(sizes, activation, batch, make_optimizer, with_gnt=False)
+    with_gnt = _Loop(sizes, activation, batch, make_optimizer, with_gnt=True)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for loop, seconds in zip((plain, with_gnt), times, strict=True):
+            seconds.append(loop.seconds_per_step(steps))
+    plain_us, gnt_us = (statistics.median(seconds) * 1e6 for seconds in times)
+    added = statistics.median(b / a for a, b in zip(*times, strict=True)) - 1
+    assert with_gnt.gnt is not None
+    replaced = sum(with_gnt.gnt.replaced.values())
+    return {"case": name, "plain_us": plain_us, "gnt_us": gnt_us, "added": added, "limit": limit, "replaced": replaced}
+
+
+class _Loop:
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        activation: type[nn.Module],
+        batch: int,
+        make_optimizer: Callable[..., torch.optim.Optimizer],
+        *,
+        with_gnt: bool,
+    ) -> None:
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for n_in, n_out in itertools.pairwise(sizes):
+            layers += [nn.Linear(n_in, n_out), activation()]
+        self.model = nn.Sequential(*layers[:-1])
+        self.optimizer = make_optimizer(self.model.parameters(), lr=1e-4)
+        self.x, self.y = torch.rand(batch, sizes[0]), torch.randn(batch, sizes[-1])
+        self.gnt = GenerateAndTest(self.model, self.optimizer, 1e-4, maturity_threshold=50) if with_gnt else None
+        # Long enough that units are mature and some have been replaced: the steady state.
+        self.seconds_per_step(300 if batch > 1 else 60)
+
+    def seconds_per_step(self, steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            nn.functional.mse_loss(self.model(self.x), self.y).backward()
+            self.optimizer.step()
+            if self.gnt is not None:
+                self.gnt.step()
+        return (time.perf_counter() - start) / steps
+
+
+def _adam_ratio() -> float:
+    def parameters() -> list[Tensor]:
+        torch.manual_seed(0)
+        shapes = [(256, 28), (256,), (256, 256), (256,), (8, 256), (8,)]
+        tensors: list[Tensor] = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+        for tensor in tensors:
+            tensor.grad = torch.randn_like(tensor)
+        return tensors
+
+    ours, theirs = Adam(parameters(), lr=1e-4), torch.optim.Adam(parameters(), lr=1e-4)
+
+    def seconds(optimizer: torch.optim.Optimizer) -> float:
+        start = time.perf_counter()
+        for _ in range(100):
+            optimizer.step()
+        return time.perf_counter() - start
+
+    seconds(ours)
+    for parameter in ours.param_groups[0]["params"]:
+        ours.reset_weights(parameter, 0, torch.tensor([3]))
+    return statistics.median(seconds(ours) / seconds(theirs) for _ in range(ROUNDS))
