@@ -83,9 +83,7 @@ def compare_with_oracle(config, seed=5):
         np.testing.assert_array_equal(block.state.age[:, 0], oracle.gnt.age[0])
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "optimizer", "activation"), list(itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS))
-)
+@pytest.mark.parametrize(("algorithm", "optimizer", "activation"), list(itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)))
 def test_kernel_equals_oracle(algorithm, optimizer, activation):
     compare_with_oracle(make_config(algorithm, optimizer, activation))
 
@@ -107,3 +105,154 @@ def test_bernoulli_equals_oracle(preset):
 
 def test_several_replacements_in_one_step_equal_oracle():
     compare_with_oracle(make_config(CBP | {"replacement_rate": 0.4, "weight_decay": 1e-3}))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "activation"),
+    [
+        ("bp", "sgd", "relu"),
+        ("l2", "sgd", "swish"),
+        ("online_norm", "adam", "sigmoid"),
+        ("cbp", "sgd", "tanh"),
+        ("cbp", "adam", "leaky_relu"),
+        ({"name": "linear"}, "sgd", "tanh"),
+        (CBP | {"preset": "nature2024", "replacement": "bernoulli", "weight_decay": 1e-4}, "adam", "elu"),
+    ],
+)
+def test_specialised_kernel_equals_general_one(algorithm, optimizer, activation):
+    config = make_config(algorithm, optimizer, activation)
+    general, special = KernelEngine(config, range(3), with_choices(config)), KernelEngine(config, range(3))
+    for _ in range(config.bins):
+        ref, comp = general.advance(config.bin_size), special.advance(config.bin_size)
+        for name in ref:
+            np.testing.assert_array_equal(comp[name], ref[name])
+    ref, comp = general.state(), special.state()
+    for name in ref:
+        np.testing.assert_array_equal(comp[name], ref[name])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer"),
+    [
+        ("cbp", "sgd"),
+        (CBP | {"preset": "nature2024", "utility": "overall"}, "adam"),
+        ("online_norm", "sgd"),
+        (CBP | {"utility": "random", "replacement": "bernoulli"}, "sgd"),
+    ],
+)
+def test_engines_agree(algorithm, optimizer):
+    """At the paper's size, 20,000 examples, every metric."""
+    config = make_config(algorithm, optimizer, inputs=20).model_copy(update={"bin_size": 10_000})
+    ref, comp = run_online(config, [3], engine="torch"), run_online(config, [3], engine="kernel")
+    assert ref["replacements"].sum() == (0 if algorithm == "online_norm" else 59)
+    for name in ref.metrics:
+        np.testing.assert_allclose(comp[name], ref[name], rtol=1e-8, err_msg=name)
+
+
+def test_float32_stays_within_the_standard_error_of_float64():
+    """Single runs part after a while, as in any float32 training; the curve over the seeds must not notice."""
+    for algorithm in ("bp", "cbp"):
+        config = make_config(algorithm, inputs=20, flip_period=2_000, flipping_bits=15, examples=100_000)
+        ref = run_online(config, range(2 * WIDTH))
+        comp = run_online(config.model_copy(update={"dtype": "float32"}), range(2 * WIDTH))
+        assert (np.abs(comp.mean() - ref.mean()) < ref.standard_error()).all()
+        np.testing.assert_allclose(comp.error[:, 0], ref.error[:, 0], rtol=1e-3)
+
+
+@functools.cache
+def block_of_runs(dtype):
+    return run_online(invariance_config(dtype), range(40, 40 + WIDTH + 7))
+
+
+def invariance_config(dtype):
+    return make_config("cbp", dtype=dtype, examples=15_000, inputs=7, flipping_bits=3, flip_period=900)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "seeds", [[41], [46, 45, 44, 43, 42, 41, 40], [40 + WIDTH + 2, 41], [*range(50, 50 + WIDTH), 40, 41]]
+)
+def test_a_run_does_not_depend_on_its_block(seeds, dtype):
+    """Alone, in another order, at another place, in a larger or smaller block: the same bits."""
+    ref = block_of_runs(dtype)
+    comp = run_online(invariance_config(dtype), seeds)
+    for row, seed in enumerate(seeds):
+        if seed in ref.seeds:
+            for name in ref.metrics:
+                np.testing.assert_array_equal(comp[name][row], ref[name][ref.seeds.index(seed)])
+
+
+def test_a_run_does_not_depend_on_the_width_of_a_block(tmp_path):
+    """The same in a process whose vectors are half as wide, compiled anew."""
+    import os
+    import subprocess
+    import sys
+
+    script = tmp_path / "narrow.py"
+    script.write_text(
+        "import sys; sys.path[:0] = sys.argv[1:2]\n"
+        "import cbp_ray.kernels.lanes as lanes\n"
+        f"lanes.WIDTH = {WIDTH // 2}\n"
+        "import numpy as np\n"
+        "from test_lane_kernel import invariance_config, run_online\n"
+        "np.save(sys.argv[2], run_online(invariance_config('float32'), range(40, 60)).error)\n"
+    )
+    out = tmp_path / "error.npy"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, script, os.path.dirname(__file__), out], env=environment, check=True)
+    np.testing.assert_array_equal(np.load(out), block_of_runs("float32").error[:20])
+
+
+@pytest.mark.parametrize(("hidden", "problem"), [(1, {"inputs": 1, "flipping_bits": 0}), (9, {"inputs": 33, "flipping_bits": 20})])
+def test_other_sizes_equal_torch(hidden, problem):
+    """Also: no flipping bits at all, and too many random bits (13) for a table of targets."""
+    config = make_config("cbp", examples=600, flip_period=100, **problem)
+    config = config.model_copy(update={"network": config.network.model_copy(update={"hidden": (hidden,)})})
+    ref, comp = run_online(config, [1], engine="torch"), run_online(config, [1], engine="kernel")
+    np.testing.assert_allclose(comp.error, ref.error, rtol=1e-9)
+    assert ref["replacements"].sum() == comp["replacements"].sum() > 0 or hidden == 1
+
+
+def test_dead_network_is_not_slower():
+    """Averages of dead units decay into denormals, which cost 100 cycles each unless they are flushed."""
+    config = make_config("cbp", "adam", "relu", dtype="float32", inputs=20)
+    alive, dead = KernelEngine(config, range(WIDTH)), KernelEngine(config, range(WIDTH))
+    for block in dead._blocks:
+        unit_parameters(block.state.parameters, block.shape)[:, 20] = -100  # biases
+    metrics = dead.advance(20_000)
+    assert metrics["dead"].max() == 1
+    alive.advance(20_000)
+    seconds = {"alive": [], "dead": []}
+    for _ in range(7):
+        for name, engine in (("alive", alive), ("dead", dead)):
+            start = time.perf_counter()
+            engine.advance(2_000)
+            seconds[name].append(time.perf_counter() - start)
+    assert min(seconds["dead"]) < 1.2 * min(seconds["alive"])
+
+
+def test_rate_zero_is_backprop_bit_for_bit():
+    cbp, bp = make_config(CBP | {"replacement_rate": 0}), make_config("bp")
+    np.testing.assert_array_equal(run_online(cbp, range(2)).error, run_online(bp, range(2)).error)
+
+
+def test_the_general_learner_is_what_the_table_of_choices_says():
+    """A choice that the kernel ignored would make the comparisons above compare nothing."""
+    errors = {
+        (algorithm, optimizer, activation): KernelEngine(c := make_config(algorithm, optimizer, activation), [5], with_choices(c))
+        .advance(2_000)["error"][0]
+        for algorithm, optimizer, activation in itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)
+    }
+    assert len(set(errors.values())) == len(errors)
+
+
+def test_kernel_refuses_deep_networks():
+    config = make_config("bp").model_copy(update={"network": {"hidden": (3, 3), "activation": "tanh"}})
+    config = OnlineConfig.make(config.model_dump())
+    with pytest.raises(ValueError, match=r"network\.hidden: the kernel takes one hidden layer.*engine='torch'"):
+        run_online(config, [0])
+
+
+def test_specialised_learners_are_made_once():
+    choices = choices_of(make_config("bp"))
+    assert specialised_learner(choices) is specialised_learner(choices)

@@ -98,24 +98,24 @@ class KernelEngine:
 
     def __init__(self, config: OnlineConfig, seeds: Sequence[int], learner: Learner | None = None) -> None:
         learner = learner or specialised_learner(choices_of(config))
-        self._count = len(seeds)
+        self.runs = len(seeds)
         padded = [*seeds, *[seeds[-1]] * (-len(seeds) % WIDTH)]
         self._blocks = [Block(config, padded[k : k + WIDTH], learner) for k in range(0, len(padded), WIDTH)]
 
     def advance(self, examples: int) -> Metrics:
         parts = [block.advance(examples) for block in self._blocks]
-        return {name: np.concatenate([part[name] for part in parts])[: self._count] for name in parts[0]}
+        return {name: np.concatenate([part[name] for part in parts])[: self.runs] for name in parts[0]}
 
     def state(self) -> Arrays:
         return {
-            name: np.concatenate([getattr(b.state, name) for b in self._blocks], axis=1)[:, : self._count]
+            name: np.concatenate([getattr(b.state, name) for b in self._blocks], axis=1)[:, : self.runs]
             for name in State._fields
         }
 
     def load_state(self, state: Arrays, examples: int) -> None:
         for name in State._fields:
             # Copies of the last run fill the padding, as in `__init__`.
-            lanes = np.minimum(np.arange(len(self._blocks) * WIDTH), self._count - 1)
+            lanes = np.minimum(np.arange(len(self._blocks) * WIDTH), self.runs - 1)
             for k, block in enumerate(self._blocks):
                 getattr(block.state, name)[...] = state[name][:, lanes[k * WIDTH : (k + 1) * WIDTH]]
         for block in self._blocks:

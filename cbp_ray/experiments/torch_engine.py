@@ -109,8 +109,8 @@ class Run:
         replaced_now, nonfinite_now = self._counts()
         metrics = {
             "error": error / examples,
-            "input_weight_magnitude": float(first.weight.abs().mean()),
-            "output_weight_magnitude": float(last.weight.abs().mean()),
+            "input_weight_magnitude": float(first.weight.detach().abs().mean()),
+            "output_weight_magnitude": float(last.weight.detach().abs().mean()),
             "saturated": saturated / (examples * units) if units else np.nan,
             "input_gradient": gradient / examples,
             "dead": float((torch.cat(largest) == 0).double().mean()) if units else np.nan,

@@ -1,0 +1,151 @@
+"""Bit-Flipping at the paper's size: the lane kernel beside the torch engine, on one core, per example and run."""
+
+import contextlib
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "cbp": {"name": "cbp", "replacement_rate": 1e-4},
+    "bp": {"name": "bp"},
+    "l2": {"name": "l2", "weight_decay": 1e-4},
+    "online_norm": {"name": "online_norm"},
+}
+OPTIMIZERS = ("sgd", "adam")
+KERNEL_EXAMPLES, TORCH_EXAMPLES, REPEATS = 10_000, 200, 7
+TORCH_WARM_UP = 150
+"""Until the first units are mature, the torch engine has nothing to select."""
+
+CALL = """
+import resource, time
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.kernel_engine import KernelEngine
+config = OnlineConfig.make({"algorithm": {"name": "cbp", "replacement_rate": 1e-4}, "optimizer": {"name": "sgd", "step_size": 0.01}})
+start = time.perf_counter()
+KernelEngine(config, [0]).advance(2)
+seconds = time.perf_counter() - start
+KernelEngine(config, range(100)).advance(20_000)
+print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """This process on a single core, torch with a single thread."""
+    import torch
+
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, {max(cores)})
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(threads)
+
+
+def make_config(algorithm: str, optimizer: str, activation: str) -> dict[str, Any]:
+    return {
+        "network": {"activation": activation},
+        "algorithm": ALGORITHMS.get(algorithm, {"name": algorithm}),
+        "optimizer": {"name": optimizer, "step_size": 0.01},
+    }
+
+
+def kernel_time(engine: Any) -> float:
+    """Per example and run, in ns: data, learning and diagnostics."""
+    start = time.perf_counter()
+    engine.advance(KERNEL_EXAMPLES)
+    return (time.perf_counter() - start) / (KERNEL_EXAMPLES * engine.runs) * 1e9
+
+
+def torch_time(run: Any, xs: Any, ys: Any) -> float:
+    """Per example, in ns: learning alone. Data and diagnostics, which the kernel's time includes, are left out."""
+    start = time.perf_counter()
+    for t in range(TORCH_EXAMPLES):
+        run.learn(xs[t : t + 1], ys[t : t + 1])
+    return (time.perf_counter() - start) / TORCH_EXAMPLES * 1e9
+
+
+def measure(algorithm: str, optimizer: str, activation: str) -> dict[str, Any]:
+    """One case. Repeats of both engines alternate, so that a busy machine slows both; the fastest of each counts."""
+    import torch
+
+    from cbp_ray.experiments.config import OnlineConfig
+    from cbp_ray.experiments.kernel_engine import WIDTH, KernelEngine
+    from cbp_ray.experiments.torch_engine import Run
+
+    config = OnlineConfig.make(make_config(algorithm, optimizer, activation))
+    kernel, reference = KernelEngine(config, range(WIDTH)), Run(config, 0)
+    kernel.advance(1000)
+    reference.advance(TORCH_WARM_UP)
+    inputs, targets = reference.problem.take(TORCH_EXAMPLES, start=TORCH_WARM_UP)
+    xs, ys = torch.from_numpy(inputs).float(), torch.from_numpy(targets).float()[:, None]
+    kernel_ns, torch_ns = [], []
+    for _ in range(REPEATS):
+        torch_ns.append(torch_time(reference, xs, ys))
+        kernel_ns.append(kernel_time(kernel))
+    return {
+        "algorithm": algorithm,
+        "optimizer": optimizer,
+        "activation": activation,
+        "torch_ns": round(min(torch_ns)),
+        "kernel_ns": round(min(kernel_ns), 2),
+        "kernel_median_ns": round(statistics.median(kernel_ns), 2),
+        "speedup": round(min(torch_ns) / min(kernel_ns)),
+    }
+
+
+def fresh_process(cache: str) -> tuple[float, float]:
+    """Seconds of the first kernel call of a process, and its peak memory in MB with 100 runs."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": cache}
+    done = subprocess.run([sys.executable, "-c", CALL], env=environment, check=True, capture_output=True, text=True)
+    seconds, memory = done.stdout.split()
+    return float(seconds), float(memory)
+
+
+def run() -> dict[str, Any]:
+    """Every algorithm, optimizer and activation."""
+    with one_core():
+        with tempfile.TemporaryDirectory() as cache:
+            (cold, _), (warm, memory) = fresh_process(cache), fresh_process(cache)
+        cases = [measure(*case) for case in itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)]
+        cases += [measure("linear", optimizer, "tanh") for optimizer in OPTIMIZERS]
+    tanh = {(c["algorithm"], c["optimizer"]): c["kernel_ns"] for c in cases if c["activation"] == "tanh"}
+    for case in cases:
+        case["of_cbp_tanh"] = round(case["kernel_ns"] / tanh["cbp", case["optimizer"]], 2)
+    return {
+        "cases": cases,
+        "cold_compile_seconds": round(cold, 2),
+        "cached_seconds": round(warm, 2),
+        "peak_memory_mb": round(memory),
+        "runs_per_block": _width(),
+    }
+
+
+def _width() -> int:
+    from cbp_ray.kernels.lanes import WIDTH
+
+    return WIDTH
+
+
+def render(result: dict[str, Any]) -> str:
+    """A table for people."""
+    lines = ["algorithm    optimizer  activation   torch ns  kernel ns  speed-up  of CBP tanh"]
+    lines += [
+        f"{c['algorithm']:<12} {c['optimizer']:<10} {c['activation']:<11} {c['torch_ns']:>9,} {c['kernel_ns']:>10.1f} "
+        f"{c['speedup']:>9,} {c['of_cbp_tanh']:>11.2f}"
+        for c in result["cases"]
+    ]
+    lines.append(
+        f"per example and run, one core, {result['runs_per_block']} runs per block; first call {result['cold_compile_seconds']} s "
+        f"without a cache and {result['cached_seconds']} s with it; peak memory of the kernel engine with 100 runs {result['peak_memory_mb']} MB"
+    )
+    return "\n".join(lines)
