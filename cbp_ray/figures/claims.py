@@ -1,0 +1,167 @@
+"""A claim of the paper as something that can fail: cells, each a statistic that is above zero if the claim is right.
+
+A claim says that something is so *for all* of its cells (every activation, say). Cells get simultaneous bootstrap
+intervals of 95%, by Bonferroni. The claim
+
+- **holds** if every interval lies above zero,
+- **fails** if some interval lies below zero,
+- is **undecided** otherwise, and always with fewer than `LEAST_RUNS` runs.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cbp_ray.figures import statistics
+from cbp_ray.figures.cases import Case, Cases
+from cbp_ray.figures.statistics import Array
+
+LEVEL = 0.95
+LEAST_RUNS = 20
+
+
+class Verdict(StrEnum):
+    """What the results say of a claim."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison."""
+
+    name: str
+    """What is compared, in a few words."""
+    statistic: Array
+    """[1 + resamples], above zero if the claim is right here."""
+
+
+class Evidence:
+    """The cases of a figure, and means over all runs and over resamples of them."""
+
+    def __init__(self, cases: Cases) -> None:
+        self.cases = cases
+
+    @cached_property
+    def _weights(self) -> Array:
+        return statistics.resampling_weights(self.cases.runs)
+
+    def mean(self, per_run: Array) -> Array:
+        """Means [..., 1 + resamples] of per-run values [..., runs]."""
+        return np.asarray(per_run[..., : self.cases.runs] @ self._weights.T)
+
+    def total(self, case: Case) -> Array:
+        """Total error of one case."""
+        return self.mean(case.total)
+
+    def totals(self, cases: Cases) -> Array:
+        """Total error of several cases, [cases, 1 + resamples]."""
+        return self.mean(cases.totals())
+
+    def least(self, **properties: Any) -> Array:
+        """Total error of the best of several cases. Every resample chooses its own best, as the paper's choice of
+        settings is part of what chance decides."""
+        return np.asarray(self.totals(self.cases.select(**properties)).min(axis=0))
+
+    def late(self, case: Case, metric: str = "error") -> Array:
+        """Mean of a metric over the end of the runs."""
+        return self.mean(statistics.late(_clean(case, metric)))
+
+    def early(self, case: Case, metric: str) -> Array:
+        """Mean of a metric over the beginning of the runs."""
+        return self.mean(statistics.early(_clean(case, metric)))
+
+    def rise(self, case: Case) -> Array:
+        """How far the error at the end lies above its low point, as a fraction of the low point."""
+        error = _clean(case, "error")
+        return np.asarray(self.mean(statistics.late(error)) / self.mean(statistics.low_point(error)) - 1)
+
+
+def _clean(case: Case, metric: str) -> Array:
+    values = case.curves[metric]
+    return statistics.finite(values) if metric == "error" else values
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper."""
+
+    key: str
+    """For example `fig6.cbp-stable`."""
+    quote: str
+    """The paper's words."""
+    definition: str
+    """What is computed, and when the claim counts as right."""
+    cells: Callable[[Evidence], Iterable[Cell]]
+    """The comparisons."""
+
+    @property
+    def figure(self) -> str:
+        """The figure that supports it."""
+        return self.key.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class CellFinding:
+    """What came out of one comparison."""
+
+    name: str
+    estimate: float
+    low: float
+    high: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came out of one claim."""
+
+    key: str
+    figure: str
+    quote: str
+    definition: str
+    verdict: Verdict
+    runs: int
+    """Runs per setting."""
+    level: float
+    """Of the interval of each cell."""
+    cells: tuple[CellFinding, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+    @property
+    def decisive(self) -> CellFinding:
+        """The cell that decides: the one with the lowest interval if the claim holds, else the one furthest against it."""
+        return min(self.cells, key=lambda cell: cell.high if self.verdict is Verdict.FAILS else cell.low)
+
+
+def evaluate(claim: Claim, evidence: Evidence) -> Finding:
+    """Looks at the evidence for one claim."""
+    cells = list(claim.cells(evidence))
+    level = 1 - (1 - LEVEL) / len(cells)
+    enough = evidence.cases.runs >= LEAST_RUNS
+    findings = tuple(_judge(cell, level, enough) for cell in cells)
+    verdicts = {cell.verdict for cell in findings}
+    if Verdict.FAILS in verdicts:
+        verdict = Verdict.FAILS
+    else:
+        verdict = Verdict.HOLDS if verdicts == {Verdict.HOLDS} else Verdict.UNDECIDED
+    return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, evidence.cases.runs, level, findings)
+
+
+def _judge(cell: Cell, level: float, enough: bool) -> CellFinding:
+    found = statistics.interval(cell.statistic, level)
+    verdict = Verdict.UNDECIDED
+    if enough and found.low > 0:
+        verdict = Verdict.HOLDS
+    elif enough and found.high < 0:
+        verdict = Verdict.FAILS
+    return CellFinding(cell.name, found.estimate, found.low, found.high, verdict)

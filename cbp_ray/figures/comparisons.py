@@ -1,0 +1,201 @@
+"""The comparisons that claims are made of: each gives one cell per algorithm, activation or step size it is about."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from cbp_ray.figures.cases import Case, Cases
+from cbp_ray.figures.claims import Cell, Evidence
+from cbp_ray.figures.names import NAMES
+from cbp_ray.figures.statistics import Array
+
+RISE = 0.05
+"""Where a flat curve ends and a rising one begins."""
+SLIGHTLY_WORSE = 0.10
+MOST = 1 / 2
+ALMOST_ALL = 3 / 4
+WIDE_DECADES = 2.0
+NEARLY_90_PERCENT = (0.80, 0.95)
+SENSITIVITY_FACTOR = 10.0
+"""Sensitivity is judged among settings within this factor of the best one."""
+
+MAIN = ("tanh", "relu")
+OTHERS = ("sigmoid", "leaky_relu", "elu", "swish")
+ALL = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
+LARGER_STEPS = (0.01, 0.003)
+STEPS = (0.01, 0.003, 0.001)
+
+Cells = Callable[[Evidence], Iterable[Cell]]
+
+
+def backprop_rises(activations: Iterable[str], steps: Iterable[float]) -> Cells:
+    """The error of BP rises, for every activation and step size."""
+
+    def cells(evidence: Evidence) -> Iterator[Cell]:
+        for activation in activations:
+            for step in steps:
+                case = longest(evidence.cases.select(algorithm="bp", activation=activation, step_size=step))
+                yield Cell(f"{NAMES[activation]}, step {step:g}", evidence.rise(case) - RISE)
+
+    return cells
+
+
+def worse_than_linear(evidence: Evidence) -> Iterator[Cell]:
+    """ReLU ends above the linear tracker."""
+    linear = evidence.late(evidence.cases.best(algorithm="linear"))
+    for step in STEPS:
+        case = evidence.cases.one(algorithm="bp", activation="relu", step_size=step)
+        yield Cell(f"ReLU, step {step:g}", evidence.late(case) - linear)
+
+
+def rises_or_stays_higher(evidence: Evidence) -> Iterator[Cell]:
+    """A small step rises, or ends above what the better of the larger steps had on average."""
+    for activation in ALL:
+        cases = evidence.cases.select(algorithm="bp", activation=activation)
+        small = longest(cases.select(step_size=0.001))
+        larger = np.min([evidence.total(cases.one(step_size=step)) for step in LARGER_STEPS], axis=0)
+        above = evidence.late(small) / larger - 1
+        yield Cell(NAMES[activation], np.maximum(evidence.rise(small) - RISE, above))
+
+
+def stability(algorithms: Iterable[str], activations: Iterable[str], stable: bool) -> Cells:
+    """The best setting of each algorithm is stable (or rises), for every activation."""
+
+    def cells(evidence: Evidence) -> Iterator[Cell]:
+        for algorithm in algorithms:
+            for activation in activations:
+                rise = evidence.rise(evidence.cases.best(algorithm=algorithm, activation=activation))
+                name = f"{NAMES[algorithm]}, {NAMES[activation]}"
+                yield Cell(name, RISE - rise if stable else rise - RISE)
+
+    return cells
+
+
+def better(algorithm: str, than: str, activations: Iterable[str], slack: float = 0.0) -> Cells:
+    """The total error is lower at the best settings, or at most `slack` higher: a fraction of the other's."""
+
+    def cells(evidence: Evidence) -> Iterator[Cell]:
+        for activation in activations:
+            mine = evidence.least(algorithm=algorithm, activation=activation)
+            other = evidence.least(algorithm=than, activation=activation)
+            name = f"{NAMES[algorithm]} against {NAMES[than]}, {NAMES[activation]}"
+            yield Cell(name, (1 + slack) - mine / other)
+
+    return cells
+
+
+def together(*parts: Cells) -> Cells:
+    """One claim about all the cells of several."""
+    return lambda evidence: (cell for part in parts for cell in part(evidence))
+
+
+def better_for_a_share(share: float, algorithms: Iterable[str], activations: Iterable[str]) -> Cells:
+    """More than this share of the swept values has a lower total error than BP."""
+
+    def cells(evidence: Evidence) -> Iterator[Cell]:
+        for algorithm in algorithms:
+            for activation in activations:
+                fraction = beats_backprop(evidence, algorithm, activation).mean(axis=0)
+                yield Cell(f"{NAMES[algorithm]}, {NAMES[activation]}", fraction - share)
+
+    return cells
+
+
+def beats_backprop(evidence: Evidence, algorithm: str, activation: str) -> Array:
+    """1 where a swept value has a lower total error than BP, else 0; [values, 1 + resamples]."""
+    swept = evidence.totals(evidence.cases.select(algorithm=algorithm, activation=activation))
+    plain = evidence.total(evidence.cases.one(algorithm="bp", activation=activation))
+    return (swept < plain).astype(np.float64)
+
+
+def wide_range(evidence: Evidence) -> Iterator[Cell]:
+    """The longest stretch of successive replacement rates that beat BP covers some decades."""
+    for activation in ALL:
+        values = np.log10([case.parameter for case in evidence.cases.select(algorithm="cbp", activation=activation)])
+        wins = beats_backprop(evidence, "cbp", activation) > 0
+        longest_stretch = np.zeros(wins.shape[1])
+        start = np.full(wins.shape[1], np.nan)
+        for value, won in zip(values, wins, strict=True):
+            start = np.where(won, np.where(np.isnan(start), value, start), np.nan)
+            longest_stretch = np.fmax(longest_stretch, value - start)
+        yield Cell(NAMES[activation], longest_stretch - (WIDE_DECADES - 1e-9))
+
+
+def less_sensitive(activations: Iterable[str]) -> Cells:
+    """Near its best setting, CBP loses less than L2 does near its own."""
+
+    def cells(evidence: Evidence) -> Iterator[Cell]:
+        for activation in activations:
+            loss = {name: excess(evidence, name, activation) for name in ("l2", "cbp")}
+            yield Cell(NAMES[activation], loss["l2"] - loss["cbp"])
+
+    return cells
+
+
+def excess(evidence: Evidence, algorithm: str, activation: str) -> Array:
+    """Mean relative excess of the total error over the best, among the other settings near the best."""
+    cases = evidence.cases.select(algorithm=algorithm, activation=activation)
+    totals = evidence.totals(cases)
+    parameters = np.array([case.parameter for case in cases])
+    best = totals.argmin(axis=0)
+    apart = np.abs(np.log(parameters[:, None] / parameters[None, best]))
+    near = (apart > 1e-9) & (apart < np.log(SENSITIVITY_FACTOR) + 1e-9)
+    relative = totals / totals.min(axis=0) - 1
+    return np.asarray((relative * near).sum(axis=0) / near.sum(axis=0))
+
+
+def best_utility(first: str, rest: Iterable[str]) -> Cells:
+    """At its best replacement rate, one utility has a lower total error than each of the others."""
+
+    def cells(evidence: Evidence) -> Iterator[Cell]:
+        mine = evidence.least(algorithm="cbp", utility=first)
+        for name in rest:
+            yield Cell(name.replace("_", " "), 1 - mine / evidence.least(algorithm="cbp", utility=name))
+
+    return cells
+
+
+def longest(cases: Cases) -> Case:
+    """The case with the longest runs."""
+    return max(cases, key=lambda case: case.examples)
+
+
+def saturation_grows(evidence: Evidence) -> Iterator[Cell]:
+    """The fraction of saturated features of BP is larger late than early."""
+    case = evidence.cases.one(algorithm="bp")
+    yield Cell("late - early", evidence.late(case, "saturated") - evidence.early(case, "saturated"))
+
+
+def nearly_90_percent(evidence: Evidence) -> Iterator[Cell]:
+    """Late in learning, nearly 90% of the features of BP are saturated."""
+    fraction = evidence.late(evidence.cases.one(algorithm="bp"), "saturated")
+    low, high = NEARLY_90_PERCENT
+    yield Cell(f"above {low:.0%}", fraction - low)
+    yield Cell(f"below {high:.0%}", high - fraction)
+
+
+def gradient_shrinks(evidence: Evidence) -> Iterator[Cell]:
+    """The input gradient of BP is smaller late than early."""
+    case = evidence.cases.one(algorithm="bp")
+    yield Cell("1 - late / early", 1 - evidence.late(case, "input_gradient") / evidence.early(case, "input_gradient"))
+
+
+def norm_saturates_least(evidence: Evidence) -> Iterator[Cell]:
+    """Late in learning, OnlineNorm has fewer saturated features than any other algorithm."""
+    norm = evidence.late(evidence.cases.best(algorithm="online_norm"), "saturated")
+    for name in ("bp", "l2", "cbp"):
+        yield Cell(f"{NAMES[name]} - BP+OnlineNorm", evidence.late(evidence.cases.best(algorithm=name), "saturated") - norm)
+
+
+def norm_gradient(evidence: Evidence) -> Iterator[Cell]:
+    """Late in learning, OnlineNorm has a larger input gradient than CBP, and a larger error."""
+    norm, cbp = (evidence.cases.best(algorithm=name) for name in ("online_norm", "cbp"))
+    yield Cell("late gradient", evidence.late(norm, "input_gradient") / evidence.late(cbp, "input_gradient") - 1)
+    yield Cell("late error", evidence.late(norm) / evidence.late(cbp) - 1)
+
+
+def norm_error(evidence: Evidence) -> Iterator[Cell]:
+    """At the best settings, OnlineNorm has a larger total error than L2 and CBP."""
+    norm = evidence.least(algorithm="online_norm")
+    for name in ("l2", "cbp"):
+        yield Cell(f"against {NAMES[name]}", norm / evidence.least(algorithm=name) - 1)

@@ -1,0 +1,95 @@
+"""What the claims are computed with: bootstrap over runs, and summaries of learning curves.
+
+All algorithms see the same data in the run of a given seed, so runs are resampled jointly: one resample takes the same
+seeds from every setting. A statistic is computed once on all runs and once on every resample; both travel together in
+one array `[1 + RESAMPLES]`, the estimate first.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 10_000
+"""Bootstrap resamples; enough for the tails of a simultaneous interval over some twenty comparisons."""
+
+BOOTSTRAP_SEED = 2021
+"""Claims are a function of the results alone."""
+
+LATE_BINS = 10
+"""The end of a run: its last 10 bins, 200,000 examples."""
+
+WINDOW_BINS = 5
+"""The low point of a run: 5 successive bins, 100,000 examples."""
+
+DIVERGED = 1e6
+"""The error that counts for a bin in which a run's error was not a number or infinite."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its bootstrap confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def resampling_weights(runs: int, resamples: int = RESAMPLES, seed: int = BOOTSTRAP_SEED) -> Array:
+    """Weights [1 + resamples, runs] whose product with per-run values gives means: of all runs, then of resamples."""
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(runs, np.full(runs, 1 / runs), size=resamples)
+    return np.concatenate([np.full((1, runs), 1 / runs), counts / runs])
+
+
+def interval(statistic: Array, level: float) -> Interval:
+    """Percentile interval of a statistic [1 + resamples]."""
+    tail = (1 - level) / 2
+    low, high = np.quantile(statistic[1:], [tail, 1 - tail])
+    return Interval(float(statistic[0]), float(low), float(high))
+
+
+def finite(error: Array) -> Array:
+    """The error with diverged bins made large and finite, so that they lose every comparison and spoil no mean."""
+    return np.minimum(np.nan_to_num(error, nan=DIVERGED, posinf=DIVERGED), DIVERGED)
+
+
+def total(error: Array, examples: NDArray[np.int64]) -> Array:
+    """Mean error per example of each run, [runs]; bins [runs, bins] count by their length."""
+    lengths = np.diff(examples, prepend=0)
+    return np.asarray(finite(error) @ (lengths / lengths.sum()))
+
+
+def late(curve: Array) -> Array:
+    """Mean of each run's last bins, [runs]."""
+    return np.asarray(curve[:, -_late_bins(curve.shape[1]) :].mean(axis=1))
+
+
+def early(curve: Array, bins: int = WINDOW_BINS) -> Array:
+    """Mean of each run's first bins, [runs]."""
+    return np.asarray(curve[:, : min(bins, curve.shape[1])].mean(axis=1))
+
+
+def low_point(curve: Array) -> Array:
+    """Each run's mean, [runs], over the window in which the average curve is lowest, before the late bins.
+
+    The window is chosen on one half of the runs (even or odd position) and read off on the other half. The lowest of many
+    noisy means is too low; chosen on other runs it is not, so a flat curve is not mistaken for one that rises.
+    """
+    runs, bins = curve.shape
+    window = min(WINDOW_BINS, -(-bins // 10))
+    before = max(bins - _late_bins(bins), window)
+    sums = np.cumsum(np.pad(curve[:, :before], ((0, 0), (1, 0))), axis=1)
+    means = (sums[:, window:] - sums[:, :-window]) / window  # [runs, windows]
+    half = np.arange(runs) % 2
+    result = np.empty(runs)
+    for this in (0, 1):
+        others = means[half != this] if runs > 1 else means
+        result[half == this] = means[half == this, int(others.mean(axis=0).argmin())]
+    return result
+
+
+def _late_bins(bins: int) -> int:
+    return min(LATE_BINS, -(-bins // 5))
