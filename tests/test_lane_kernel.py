@@ -8,6 +8,9 @@ general one bit for bit in one case per choice, and with torch in a few cases at
 
 import functools
 import itertools
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -132,19 +135,19 @@ def test_specialised_kernel_equals_general_one(algorithm, optimizer, activation)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "optimizer"),
+    ("algorithm", "optimizer", "examples"),
     [
-        ("cbp", "sgd"),
-        (CBP | {"preset": "nature2024", "utility": "overall"}, "adam"),
-        ("online_norm", "sgd"),
-        (CBP | {"utility": "random", "replacement": "bernoulli"}, "sgd"),
+        ("cbp", "sgd", 20_000),
+        (CBP | {"preset": "nature2024", "utility": "overall"}, "adam", 20_000),
+        ("online_norm", "sgd", 4_000),
+        (CBP | {"utility": "random", "replacement": "bernoulli"}, "sgd", 4_000),
     ],
 )
-def test_engines_agree(algorithm, optimizer):
-    """At the paper's size, 20,000 examples, every metric."""
-    config = make_config(algorithm, optimizer, inputs=20).model_copy(update={"bin_size": 10_000})
+def test_engines_agree(algorithm, optimizer, examples):
+    """The paper's problem, every metric. Torch needs half a millisecond per example, so only two cases are long."""
+    config = make_config(algorithm, optimizer, inputs=20, examples=examples).model_copy(update={"bin_size": examples // 2})
     ref, comp = run_online(config, [3], engine="torch"), run_online(config, [3], engine="kernel")
-    assert ref["replacements"].sum() == (0 if algorithm == "online_norm" else 59)
+    assert algorithm == "online_norm" or ref["replacements"].sum() > 10
     for name in ref.metrics:
         np.testing.assert_allclose(comp[name], ref[name], rtol=1e-8, err_msg=name)
 
@@ -169,9 +172,7 @@ def invariance_config(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "seeds", [[41], [46, 45, 44, 43, 42, 41, 40], [40 + WIDTH + 2, 41], [*range(50, 50 + WIDTH), 40, 41]]
-)
+@pytest.mark.parametrize("seeds", [[41], [46, 45, 44, 43, 42, 41, 40], [40 + WIDTH + 2, 41], [*range(50, 50 + WIDTH), 40, 41]])
 def test_a_run_does_not_depend_on_its_block(seeds, dtype):
     """Alone, in another order, at another place, in a larger or smaller block: the same bits."""
     ref = block_of_runs(dtype)
@@ -184,10 +185,6 @@ def test_a_run_does_not_depend_on_its_block(seeds, dtype):
 
 def test_a_run_does_not_depend_on_the_width_of_a_block(tmp_path):
     """The same in a process whose vectors are half as wide, compiled anew."""
-    import os
-    import subprocess
-    import sys
-
     script = tmp_path / "narrow.py"
     script.write_text(
         "import sys; sys.path[:0] = sys.argv[1:2]\n"
@@ -203,7 +200,9 @@ def test_a_run_does_not_depend_on_the_width_of_a_block(tmp_path):
     np.testing.assert_array_equal(np.load(out), block_of_runs("float32").error[:20])
 
 
-@pytest.mark.parametrize(("hidden", "problem"), [(1, {"inputs": 1, "flipping_bits": 0}), (9, {"inputs": 33, "flipping_bits": 20})])
+@pytest.mark.parametrize(
+    ("hidden", "problem"), [(1, {"inputs": 1, "flipping_bits": 0}), (9, {"inputs": 33, "flipping_bits": 20})]
+)
 def test_other_sizes_equal_torch(hidden, problem):
     """Also: no flipping bits at all, and too many random bits (13) for a table of targets."""
     config = make_config("cbp", examples=600, flip_period=100, **problem)
@@ -215,12 +214,12 @@ def test_other_sizes_equal_torch(hidden, problem):
 
 def test_dead_network_is_not_slower():
     """Averages of dead units decay into denormals, which cost 100 cycles each unless they are flushed."""
-    config = make_config("cbp", "adam", "relu", dtype="float32", inputs=20)
+    config = make_config(CBP | {"replacement_rate": 0}, "adam", "relu", dtype="float32", inputs=20)
     alive, dead = KernelEngine(config, range(WIDTH)), KernelEngine(config, range(WIDTH))
     for block in dead._blocks:
         unit_parameters(block.state.parameters, block.shape)[:, 20] = -100  # biases
     metrics = dead.advance(20_000)
-    assert metrics["dead"].max() == 1
+    assert metrics["dead"].min() == 1
     alive.advance(20_000)
     seconds = {"alive": [], "dead": []}
     for _ in range(7):
@@ -239,16 +238,16 @@ def test_rate_zero_is_backprop_bit_for_bit():
 def test_the_general_learner_is_what_the_table_of_choices_says():
     """A choice that the kernel ignored would make the comparisons above compare nothing."""
     errors = {
-        (algorithm, optimizer, activation): KernelEngine(c := make_config(algorithm, optimizer, activation), [5], with_choices(c))
-        .advance(2_000)["error"][0]
+        (algorithm, optimizer, activation): KernelEngine(
+            c := make_config(algorithm, optimizer, activation), [5], with_choices(c)
+        ).advance(2_000)["error"][0]
         for algorithm, optimizer, activation in itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)
     }
     assert len(set(errors.values())) == len(errors)
 
 
 def test_kernel_refuses_deep_networks():
-    config = make_config("bp").model_copy(update={"network": {"hidden": (3, 3), "activation": "tanh"}})
-    config = OnlineConfig.make(config.model_dump())
+    config = make_config("bp").model_dump() | {"network": {"hidden": (3, 3)}}
     with pytest.raises(ValueError, match=r"network\.hidden: the kernel takes one hidden layer.*engine='torch'"):
         run_online(config, [0])
 

@@ -9,9 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from cbp_ray.errors import InputError
 
 ActivationName = Literal["tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish"]
-UtilityName = Literal[
-    "random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"
-]
+UtilityName = Literal["random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, le=1)]

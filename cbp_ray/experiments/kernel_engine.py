@@ -187,9 +187,7 @@ class Block:
         self.scratch.x[:f] = flipping
         bit_stream.sum_constant_bits(self._weights, flipping, self._sums)
         if self.random_bits <= TABLE_BITS:
-            bit_stream.fill_table(
-                self._weights, self._output_weights, self._thresholds, self._sums, f, self._table
-            )
+            bit_stream.fill_table(self._weights, self._output_weights, self._thresholds, self._sums, f, self._table)
         self._epoch = epoch
 
     def _learn(self, examples: int) -> None:

@@ -165,5 +165,7 @@ def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tupl
     bins = int(state["bins"])
     if min(bins * saved.bin_size, saved.examples) != bins * saved.bin_size:
         raise InputError("state: ends with a shorter bin, got a config that goes on from there; start anew")
-    runner.load_state({name.removeprefix(STATE): a for name, a in state.items() if name.startswith(STATE)}, bins * saved.bin_size)
+    runner.load_state(
+        {name.removeprefix(STATE): a for name, a in state.items() if name.startswith(STATE)}, bins * saved.bin_size
+    )
     return bins

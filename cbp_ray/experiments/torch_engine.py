@@ -151,11 +151,7 @@ class TorchEngine:
         return {name: np.array([b[name] for b in bins]) for name in METRICS}
 
     def state(self) -> Arrays:
-        return {
-            f"{number}/{name}": array
-            for number, run in enumerate(self._runs)
-            for name, array in _flatten(run.state())
-        }
+        return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in _flatten(run.state())}
 
     def load_state(self, state: Arrays, examples: int) -> None:
         for number, run in enumerate(self._runs):

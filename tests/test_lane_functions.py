@@ -1,0 +1,124 @@
+"""Activations and arithmetic on lanes: their largest errors, stated and checked."""
+
+import numpy as np
+import pytest
+from numba import njit
+
+from cbp_ray.experiments.initial_weights import GAINS
+from cbp_ray.kernels.activations import Activation, activate, exp_minus_one
+from cbp_ray.kernels.lanes import WIDTH, aligned_empty, flush_denormals, load, restore_denormals, square_root, store
+
+# Largest |error| of h and dh/dx for x in [-30, 30], in units of the dtype's epsilon (1.2e-7 and 2.2e-16).
+# Swish's is relative to max(1, |x|).
+LARGEST = {"tanh": (2.0, 4.0), "sigmoid": (1.5, 1.5), "relu": (0, 0), "leaky_relu": (1, 0.5), "elu": (1, 1), "swish": (2, 2)}
+
+
+@njit
+def apply(x, h, derivative, activation):
+    for row in range(x.shape[0]):
+        value, slope = activate(load(x, row), activation)
+        store(h, row, value)
+        store(derivative, row, slope)
+
+
+@njit
+def apply_exp(x, y):
+    for row in range(x.shape[0]):
+        store(y, row, exp_minus_one(load(x, row)))
+
+
+@njit
+def quotient_and_root(x, quotient, root):
+    for row in range(x.shape[0]):
+        a = load(x, row)
+        store(quotient, row, 3.0 / a)
+        store(root, row, square_root(a))
+
+
+@njit
+def product_with_denormals_off(x, y):
+    before = flush_denormals()
+    for row in range(x.shape[0]):
+        store(y, row, load(x, row) * 0.5)
+    restore_denormals(before)
+
+
+def grid(dtype, low=-30.0, high=30.0, rows=20_000):
+    x = aligned_empty(rows, dtype)
+    x[...] = np.linspace(low, high, rows * WIDTH).reshape(rows, WIDTH)
+    return x
+
+
+def references(x):
+    """In long double: 64 bits of mantissa."""
+    e = np.exp(-x)
+    positive = x > 0
+    return {
+        "tanh": (np.tanh(x), 1 - np.tanh(x) ** 2),
+        "sigmoid": (1 / (1 + e), e / (1 + e) ** 2),
+        "relu": (np.where(positive, x, 0), np.where(positive, 1, 0)),
+        "leaky_relu": (np.where(positive, x, x / 100), np.where(positive, 1, np.longdouble(1) / 100)),
+        "elu": (np.where(positive, x, np.expm1(x)), np.where(positive, 1, np.exp(x))),
+        "swish": (x / (1 + e), (1 + e + x * e) / (1 + e) ** 2),
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", LARGEST)
+def test_largest_error_of_activations(name, dtype):
+    x = grid(dtype)
+    h, derivative = np.empty_like(x), np.empty_like(x)
+    apply(x, h, derivative, int(Activation[name.upper()]))
+    exact = x.astype(np.longdouble)
+    scale = np.maximum(1, np.abs(exact)) if name == "swish" else 1
+    for comp, ref, bound in zip((h, derivative), references(exact)[name], LARGEST[name], strict=True):
+        assert float((np.abs(comp - ref) / scale).max()) <= bound * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_largest_relative_error_of_exp_minus_one(dtype):
+    limit = 86.0 if dtype == np.float32 else 700.0
+    for x in (grid(dtype, -limit, limit), grid(dtype, -1e-3, 1e-3)):
+        y = np.empty_like(x)
+        apply_exp(x, y)
+        ref = np.expm1(x.astype(np.longdouble))
+        assert float((np.abs(y - ref) / np.abs(ref)).max()) <= 1.5 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_largest_relative_error_of_division_and_root(dtype):
+    x = grid(dtype, 1e-6, 50.0)
+    quotient, root = np.empty_like(x), np.empty_like(x)
+    quotient_and_root(x, quotient, root)
+    exact = x.astype(np.longdouble)
+    for comp, ref in ((quotient, 3 / exact), (root, np.sqrt(exact))):
+        assert float((np.abs(comp - ref) / ref).max()) <= 1.5 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("name", LARGEST)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_infinite_and_undefined_inputs(name, dtype):
+    x = aligned_empty(1, dtype)
+    x[0] = 0
+    x[0, :5] = [np.inf, -np.inf, np.nan, 1e30, -1e30]
+    h, derivative = np.empty_like(x), np.empty_like(x)
+    apply(x, h, derivative, int(Activation[name.upper()]))
+    assert np.isnan(h[0, 2]) or name == "relu"
+    if name in ("tanh", "sigmoid"):
+        np.testing.assert_allclose(h[0, [0, 1, 3, 4]], [1, -1 if name == "tanh" else 0] * 2, atol=1e-30)
+        np.testing.assert_allclose(derivative[0, [0, 1, 3, 4]], 0, atol=1e-30)
+
+
+def test_denormals_are_flushed_and_the_mode_restored():
+    x = aligned_empty(1, np.float32)
+    x[...] = 1.5 * np.finfo(np.float32).tiny
+    y = np.empty_like(x)
+    product_with_denormals_off(x, y)
+    assert (y == 0).all()
+    assert (x * np.float32(0.5) > 0).all()
+
+
+def test_gains_are_those_of_the_torch_engine():
+    from cbp_ray.algorithm.initialization import GAINS as torch_gains
+
+    assert torch_gains == GAINS

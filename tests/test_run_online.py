@@ -1,0 +1,195 @@
+"""`run_online`: configs, curves, checkpoints, and resuming to the last bit."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments import OnlineConfig, iterate_online, load_checkpoint, run_online, save_checkpoint
+from cbp_ray.experiments.engine import METRICS
+
+CBP = {"name": "cbp", "replacement_rate": "1e-3", "maturity_threshold": 10}
+CONFIG = {
+    "problem": {"flip_period": 300},
+    "algorithm": CBP,
+    "optimizer": {"name": "adam", "step_size": 0.003},
+    "examples": 1_700,
+    "bin_size": 500,
+}
+
+
+def test_curves_have_a_row_per_run_and_bin():
+    curves = run_online(CONFIG, seeds=[3, 5, 8])
+    assert curves.examples.tolist() == [500, 1000, 1500, 1700]
+    assert list(curves.metrics) == list(METRICS)
+    assert all(values.shape == (3, 4) for values in curves.metrics.values())
+    table = curves.to_table()
+    assert table.num_rows == 12
+    assert table.column_names == ["seed", "bin", "examples", *METRICS]
+    assert table["seed"].to_pylist()[4] == 5
+    np.testing.assert_array_equal(table["error"].to_numpy().reshape(3, 4), curves.error)
+    np.testing.assert_allclose(curves.standard_error(), curves.error.std(0, ddof=1) / np.sqrt(3))
+
+
+@pytest.mark.parametrize("engine", ["kernel", "torch"])
+def test_progress_sees_every_bin(engine):
+    seen = []
+    run_online(CONFIG, [0], engine, progress=lambda point: seen.append((point.index, point.bins, point.examples)))
+    assert seen == [(0, 4, 500), (1, 4, 1000), (2, 4, 1500), (3, 4, 1700)]
+
+
+@pytest.mark.parametrize("engine", ["kernel", "torch"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        CBP,
+        CBP | {"preset": "nature2024", "replacement": "bernoulli", "utility": "random"},
+        {"name": "online_norm"},
+        {"name": "l2", "weight_decay": 0.001},
+        {"name": "linear"},
+    ],
+    ids=lambda a: a.get("preset", a["name"]),
+)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_resumed_run_equals_unbroken_run_bit_for_bit(tmp_path, engine, algorithm, optimizer):
+    config = CONFIG | {"algorithm": algorithm, "optimizer": {"name": optimizer, "step_size": 0.003}}
+    seeds = [4, 2] if engine == "kernel" else [4]
+    if engine == "torch":
+        config = config | {"examples": 340, "bin_size": 100}
+    whole = list(iterate_online(config, seeds, engine))
+    half = iterate_online(config, seeds, engine)
+    next(half)
+    save_checkpoint(tmp_path / "run.npz", next(half).checkpoint())
+    rest = list(iterate_online(config, seeds, engine, load_checkpoint(tmp_path / "run.npz")))
+    assert [point.index for point in rest] == [2, 3]
+    for ref, comp in zip(whole[2:], rest, strict=True):
+        for name in METRICS:
+            np.testing.assert_array_equal(comp.metrics[name], ref.metrics[name])
+    ref, comp = whole[-1].checkpoint(), rest[-1].checkpoint()
+    assert set(ref) == set(comp)
+    for name in ref:
+        np.testing.assert_array_equal(comp[name], ref[name])
+
+
+def test_a_run_can_be_extended():
+    *_, last = iterate_online(CONFIG | {"examples": 1_000}, [1])
+    longer = run_online(CONFIG, [1], state=last.checkpoint())
+    np.testing.assert_array_equal(longer.error, run_online(CONFIG, [1]).error[:, 2:])
+
+
+def test_checkpoints_of_something_else_are_refused():
+    point = next(iter(iterate_online(CONFIG, [1])))
+    state = point.checkpoint()
+    for arguments, message in (
+        ((CONFIG | {"optimizer": {"name": "sgd", "step_size": 0.1}}, [1]), "another config"),
+        ((CONFIG, [2]), "other seeds"),
+        ((CONFIG, [1], "torch"), "engine"),
+    ):
+        with pytest.raises(InputError, match=message):
+            iterate_online(*arguments, state=state)
+    *_, last = iterate_online(CONFIG, [1])
+    with pytest.raises(InputError, match="shorter bin"):
+        iterate_online(CONFIG | {"examples": 5_000}, [1], state=last.checkpoint())
+
+
+def test_checkpoint_files_are_atomic_and_plain(tmp_path):
+    path = tmp_path / "deep" / "run.npz"
+    state = next(iter(iterate_online(CONFIG, [1]))).checkpoint()
+    save_checkpoint(path, state)
+    with pytest.raises(ValueError, match="Object arrays"):
+        save_checkpoint(path, state | {"bad": np.array([object()])})
+    assert [p.name for p in path.parent.iterdir()] == ["run.npz"]
+    assert set(load_checkpoint(path)) == set(state)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"checkpoint: must be a \.npz file"):
+        load_checkpoint(path)
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exampels": 3}, "exampels: unknown setting, got 3; did you mean 'examples'?"),
+        ({"algorithm": {"name": "cbp"}}, "algorithm.replacement_rate: must be set, got nothing; add it"),
+        (
+            {"algorithm": {"name": "cpb"}},
+            "algorithm.name: must be one of 'bp', 'l2', 'online_norm', 'cbp', 'linear', got 'cpb'",
+        ),
+        ({"algorithm": {}}, "algorithm: must have a name, got {}; choose one of bp, l2, online_norm, cbp, linear"),
+        ({"algorithm": {"name": "bp", "weight_decay": 1}}, "algorithm.weight_decay: unknown setting, got 1; known are name"),
+        (
+            {"optimizer": {"name": "sgd", "stepsize": 1}},
+            "optimizer.stepsize: unknown setting, got 1; did you mean 'step_size'?",
+        ),
+        ({"optimizer": {"name": "sgd", "step_size": "big"}}, "optimizer.step_size: input should be a valid number"),
+        ({"optimizer": {"name": "sgd", "step_size": float("nan")}}, "optimizer.step_size: "),
+        ({"problem": {"flipping_bits": 30}}, "problem: flipping_bits must be at most inputs = 20"),
+        ({"problem": {"flip_bits": 3}}, "problem.flip_bits: unknown setting, got 3; did you mean 'flipping_bits'?"),
+        ({"network": {"activation": "than"}}, "network.activation: input should be 'tanh'"),
+        ({"network": {"hidden": []}}, "network.hidden: "),
+        ({"examples": 0}, "examples: input should be greater than or equal to 1, got 0"),
+    ],
+)
+def test_bad_configs_are_refused_in_one_line(change, message):
+    with pytest.raises(InputError) as error:
+        run_online(CONFIG | change, [0])
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("seeds", [[], [-1], [2**64]])
+def test_bad_seeds_are_refused(seeds):
+    with pytest.raises(InputError, match="seeds: "):
+        run_online(CONFIG, seeds)
+
+
+def test_bad_engine_is_refused():
+    with pytest.raises(InputError, match="engine: must be 'kernel' or 'torch', got 'gpu'"):
+        run_online(CONFIG, [0], engine="gpu")
+
+
+def test_config_survives_json_and_is_frozen():
+    config = OnlineConfig.make(CONFIG)
+    assert OnlineConfig.make(json.loads(config.model_dump_json())) == config
+    assert OnlineConfig.make(config) is config
+    with pytest.raises(ValueError, match="frozen"):
+        config.examples = 3
+
+
+def test_every_setting_is_described():
+    def models(schema):
+        return [schema, *schema.get("$defs", {}).values()]
+
+    for schema in models(OnlineConfig.model_json_schema()):
+        for name, field in schema["properties"].items():
+            assert "description" in field or "$ref" in field, name
+
+
+@pytest.mark.parametrize(("preset", "utility"), [("paper", "overall"), ("nature2024", "contribution")])
+def test_unset_utility_is_the_presets(preset, utility):
+    config = OnlineConfig.make(CONFIG | {"algorithm": CBP | {"preset": preset}})
+    assert config.algorithm.utility == utility
+
+
+def test_count_of_replacements_is_rate_times_units():
+    curves = run_online(CONFIG | {"examples": 20_000, "bin_size": 10_000}, range(3))
+    # The first 10 examples have nobody eligible.
+    assert curves["replacements"].sum(axis=1).tolist() == [99, 99, 99]
+
+
+def test_large_seeds_are_seeds():
+    curves = run_online(CONFIG, [2**64 - 1, 2**63])
+    assert curves.error[0, 0] != curves.error[1, 0]
+    assert curves.to_table()["seed"].to_pylist()[0] == 2**64 - 1
+
+
+@pytest.mark.slow
+def test_backprop_gets_worse_and_continual_backprop_does_not():
+    """Section 3 and 4 of the paper at its full length, with 100 runs."""
+    sgd = {"name": "sgd", "step_size": 0.01}
+    bp = run_online({"algorithm": {"name": "bp"}, "optimizer": sgd}).mean()
+    cbp = run_online({"algorithm": {"name": "cbp", "replacement_rate": 1e-4}, "optimizer": sgd}).mean()
+    assert bp.min() < 0.55 and bp[-1] > 0.9
+    assert cbp[5:].max() < 0.55
