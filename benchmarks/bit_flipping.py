@@ -27,7 +27,8 @@ CALL = """
 import resource, time
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.kernel_engine import KernelEngine
-config = OnlineConfig.make({"algorithm": {"name": "cbp", "replacement_rate": 1e-4}, "optimizer": {"name": "sgd", "step_size": 0.01}})
+cbp, sgd = {"name": "cbp", "replacement_rate": 1e-4}, {"name": "sgd", "step_size": 0.01}
+config = OnlineConfig.make({"algorithm": cbp, "optimizer": sgd})
 start = time.perf_counter()
 KernelEngine(config, [0]).advance(2)
 seconds = time.perf_counter() - start
@@ -145,7 +146,8 @@ def render(result: dict[str, Any]) -> str:
         for c in result["cases"]
     ]
     lines.append(
-        f"per example and run, one core, {result['runs_per_block']} runs per block; first call {result['cold_compile_seconds']} s "
-        f"without a cache and {result['cached_seconds']} s with it; peak memory of the kernel engine with 100 runs {result['peak_memory_mb']} MB"
+        f"per example and run, one core, {result['runs_per_block']} runs per block; first call "
+        f"{result['cold_compile_seconds']} s without a cache and {result['cached_seconds']} s with it; "
+        f"peak memory of the kernel engine with 100 runs {result['peak_memory_mb']} MB"
     )
     return "\n".join(lines)

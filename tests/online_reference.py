@@ -1,8 +1,8 @@
 """Runs an `OnlineConfig` through the oracle of `naive.py`, one seed at a time."""
 
+import naive
 import numpy as np
 
-import naive
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.initial_weights import bound, initial_weights
 from cbp_ray.problems import BitFlipping

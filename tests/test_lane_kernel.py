@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from online_reference import NaiveRun
 
 from cbp_ray.experiments import run_online
 from cbp_ray.experiments.config import OnlineConfig
@@ -22,7 +23,6 @@ from cbp_ray.experiments.kernel_engine import KernelEngine, choices_of
 from cbp_ray.kernels.lanes import WIDTH
 from cbp_ray.kernels.learner import general_learner, specialised_learner
 from cbp_ray.kernels.learner_state import unit_parameters
-from online_reference import NaiveRun
 
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
 CBP = {"name": "cbp", "replacement_rate": 1e-3, "maturity_threshold": 20}

@@ -241,4 +241,5 @@ def _model_at(location: list[str], config: Any) -> type[BaseModel]:
     name = section.get("name") if isinstance(section, Mapping) else None
     if isinstance(name, str) and name in _MODELS:
         return _MODELS[name]
-    return {"network": NetworkConfig, "problem": BitFlippingConfig}.get(location[0], OnlineConfig)
+    sections: dict[str, type[BaseModel]] = {"network": NetworkConfig, "problem": BitFlippingConfig}
+    return sections.get(location[0], OnlineConfig)

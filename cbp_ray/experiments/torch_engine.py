@@ -1,6 +1,7 @@
 """`engine="torch"`: the reference. One run after the other, example by example, through `cbp_ray.algorithm`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def build_network(config: OnlineConfig, seed: int) -> nn.Sequential:
     algorithm, dtype = config.algorithm, getattr(torch, config.dtype)
     sizes = [config.problem.inputs, *(() if isinstance(algorithm, Linear) else config.network.hidden)]
     modules: list[nn.Module] = []
-    for fan_in, units in zip(sizes, sizes[1:], strict=False):
+    for fan_in, units in pairwise(sizes):
         modules.append(nn.Linear(fan_in, units))
         if isinstance(algorithm, OnlineNormalization):
             modules.append(OnlineNorm(units, algorithm.alpha_forward, algorithm.alpha_backward))
@@ -73,8 +74,8 @@ class Run:
     def learn(self, x: Tensor, y: Tensor) -> Tensor:
         """One example [1, m], [1, 1]: predict, update, generate and test. Returns the squared error before the update."""
         self.optimizer.zero_grad()
-        loss = (self.model(x) - y).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss: Tensor = (self.model(x) - y).square().mean()
+        loss.backward()
         self.optimizer.step()
         if self.gnt is not None:
             self.gnt.step()

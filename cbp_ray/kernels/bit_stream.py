@@ -63,7 +63,7 @@ def sum_constant_bits(weights: Any, flipping: Any, sums: Any) -> None:
 
 @njit(cache=True)
 def fill_table(weights: Any, output_weights: Any, thresholds: Any, sums: Any, flipping_bits: int, table: Any) -> None:
-    """The target for every pattern of the other bits: table [2**(inputs - flipping_bits), WIDTH], bit k = input flipping_bits+k.
+    """The target for every pattern of the other bits: [2**(inputs - flipping_bits), WIDTH]; bit k is input flipping_bits + k.
 
     Args:
       weights: as in `sum_constant_bits`.

@@ -29,7 +29,7 @@ ALIGNMENT = 64
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
-class Lanes(types.Type):  # type: ignore[misc]
+class Lanes(types.Type):
     """`width` numbers of a floating-point `dtype`."""
 
     def __init__(self, dtype: types.Float, width: int) -> None:
@@ -58,7 +58,7 @@ def aligned_empty(rows: int, dtype: Any) -> np.ndarray[Any, Any]:
     size = rows * WIDTH * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
     offset = -raw.ctypes.data % ALIGNMENT
-    return raw[offset : offset + size].view(dtype).reshape(rows, WIDTH)
+    return np.asarray(raw[offset : offset + size].view(dtype).reshape(rows, WIDTH))
 
 
 def aligned_zeros(rows: int, dtype: Any) -> np.ndarray[Any, Any]:

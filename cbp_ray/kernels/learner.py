@@ -127,10 +127,7 @@ def forward(state: Any, scratch: Any, choices: Any, numbers: Any, units: int, in
         h, derivative = activate(z, choices.activation)
         store(scratch.h, i, h)
         store(scratch.derivative, i, derivative)
-        if choices.hidden:
-            prediction = multiply_add(load(state.parameters, row + inputs + 1), h, prediction)
-        else:
-            prediction = h
+        prediction = multiply_add(load(state.parameters, row + inputs + 1), h, prediction) if choices.hidden else h
     return prediction
 
 

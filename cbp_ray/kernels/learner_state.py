@@ -176,8 +176,15 @@ def new_state(choices: Choices, shape: Shape, dtype: Any, seeds: NDArray[np.uint
 def new_scratch(shape: Shape, dtype: Any) -> Scratch:
     """Working memory for a block."""
     n = shape.units
-    units = (aligned_zeros(n, dtype) for _ in range(5))
-    return Scratch(aligned_zeros(shape.inputs, dtype), *units, aligned_zeros(1, np.float64))
+    return Scratch(
+        x=aligned_zeros(shape.inputs, dtype),
+        h=aligned_zeros(n, dtype),
+        derivative=aligned_zeros(n, dtype),
+        normalized=aligned_zeros(n, dtype),
+        sigma=aligned_zeros(n, dtype),
+        utility_before=aligned_zeros(n, dtype),
+        due=aligned_zeros(1, np.float64),
+    )
 
 
 def unit_parameters(parameters: Array, shape: Shape) -> Array:

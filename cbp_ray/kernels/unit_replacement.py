@@ -61,7 +61,7 @@ def follow_utility(
 
 
 @njit(forceinline=True)
-def schedule(state: Any, scratch: Any, choices: Any, numbers: Any, draws: Any, t: int, exposed: Any) -> bool:
+def schedule(state: Any, scratch: Any, choices: Any, numbers: Any, draws: Any, t: int, exposed: Any) -> Any:
     """How many units of each lane are to be replaced, into `scratch.due`. Returns whether any."""
     rate = numbers.replacement_rate
     exposed = widen(exposed)
