@@ -5,6 +5,8 @@ Figures 1, 2 and 5 are drawings, not results, and have no entry. Numbers are tho
 
 from dataclasses import dataclass
 
+from cbp_ray.errors import InputError
+
 BIT_FLIPPING = "bit-flipping"
 PERMUTED_MNIST = "permuted-mnist"
 SLIPPERY_ANT = "slippery-ant"
@@ -26,8 +28,13 @@ class Figure:
     """The settings swept, with the number and the length of the runs where the paper gives them."""
     claim: str
     """What the paper concludes from the figure, as something to check."""
-    available: bool = False
-    """Whether `cbp-ray reproduce` can run it in this version."""
+    sweep: str | None = None
+    """Its sweep file below `tune_configs/`; None if `cbp-ray reproduce` cannot run it in this version."""
+
+    @property
+    def available(self) -> bool:
+        """Whether `cbp-ray reproduce` can run it."""
+        return self.sweep is not None
 
 
 _ALL = (
@@ -38,6 +45,7 @@ _ALL = (
         what="BP with SGD, tanh and ReLU, with the linear tracker as baseline: online squared error, bins of 20,000",
         grid="step size 0.01, 0.003, 0.001; 100 runs of 1M examples",
         claim="the error rises after its minimum for every activation; ReLU ends worse than the linear tracker",
+        sweep="bit_flipping/fig3.yaml",
     ),
     Figure(
         key="fig4",
@@ -54,6 +62,7 @@ _ALL = (
         what="BP, BP+L2, BP+OnlineNorm and CBP with SGD, step size 0.01: learning curves and parameter sensitivity",
         grid="sweeps of replacement rate and weight decay, 16 OnlineNorm pairs; 100 runs of 1M examples",
         claim="only CBP does not rise in any case; CBP is less sensitive than L2; CBP beats L2 on ReLU",
+        sweep="bit_flipping/fig6.yaml",
     ),
     Figure(
         key="fig7",
@@ -86,6 +95,7 @@ _ALL = (
         what="BP with SGD, the remaining activations: online squared error, bins of 20,000",
         grid="step size 0.01, 0.003, 0.001; 100 runs of 1M examples",
         claim="the error rises after its minimum for every activation",
+        sweep="bit_flipping/fig10.yaml",
     ),
     Figure(
         key="fig11",
@@ -94,6 +104,7 @@ _ALL = (
         what="BP with SGD, step size 0.001, six activations",
         grid="100 runs of 5M examples",
         claim="the error rises, or stays above that of larger step sizes",
+        sweep="bit_flipping/fig11.yaml",
     ),
     Figure(
         key="fig12",
@@ -102,6 +113,7 @@ _ALL = (
         what="BP with Adam, six activations: online squared error, bins of 20,000",
         grid="step size 0.01, 0.003, 0.001; 100 runs of 1M examples",
         claim="the error rises after its minimum for every activation",
+        sweep="bit_flipping/fig12.yaml",
     ),
     Figure(
         key="fig13",
@@ -110,6 +122,7 @@ _ALL = (
         what="BP with Adam, step size 0.001, six activations",
         grid="100 runs of 5M examples",
         claim="the error rises for every activation",
+        sweep="bit_flipping/fig13.yaml",
     ),
     Figure(
         key="fig14",
@@ -118,6 +131,7 @@ _ALL = (
         what="as fig6 for the remaining activations",
         grid="as fig6",
         claim="CBP and L2 are better than BP for almost all settings; CBP is less sensitive than L2",
+        sweep="bit_flipping/fig14.yaml",
     ),
     Figure(
         key="fig15",
@@ -126,6 +140,7 @@ _ALL = (
         what="BP, BP+L2 and CBP with Adam, step size 0.01, six activations: learning curves",
         grid="the best replacement rate and weight decay of fig16, per activation",
         claim="CBP is better than or close to L2, and both are better than BP",
+        sweep="bit_flipping/fig15.yaml",
     ),
     Figure(
         key="fig16",
@@ -134,6 +149,7 @@ _ALL = (
         what="BP+L2 and CBP with Adam, step size 0.01, six activations: parameter sensitivity",
         grid="sweeps of replacement rate and weight decay; 100 runs of 1M examples",
         claim="CBP and L2 are better than BP for most settings",
+        sweep="bit_flipping/fig16.yaml",
     ),
     Figure(
         key="fig17a",
@@ -142,6 +158,7 @@ _ALL = (
         what="CBP with six utility measures, tanh, Adam, step size 0.01",
         grid="sweep of the replacement rate",
         claim="the overall utility is best",
+        sweep="bit_flipping/fig17a.yaml",
     ),
     Figure(
         key="fig17b",
@@ -166,6 +183,7 @@ _ALL = (
         what="fraction of saturated units (|h| > 0.9) and magnitude of the input gradient, tanh; algorithms of fig6",
         grid="the best settings of fig6",
         claim="with BP nearly 90% of the units saturate and the gradient shrinks",
+        sweep="bit_flipping/fig19.yaml",
     ),
     Figure(
         key="fig20",
@@ -179,3 +197,23 @@ _ALL = (
 
 FIGURES: dict[str, Figure] = {figure.key: figure for figure in _ALL}
 """Every figure by its key, in the order of the paper."""
+
+GROUPS: dict[str, list[Figure]] = {
+    **{problem: [f for f in _ALL if f.problem == problem] for problem in (BIT_FLIPPING, PERMUTED_MNIST, SLIPPERY_ANT)},
+    "all": list(_ALL),
+}
+"""What else may be asked for: all figures of a problem, or all there are."""
+
+
+def chosen(name: str) -> list[Figure]:
+    """The figures behind a key of `FIGURES` or `GROUPS`.
+
+    Raises:
+      InputError: if none of them can be reproduced in this version.
+    """
+    figures = GROUPS[name] if name in GROUPS else [FIGURES[name]]
+    available = [figure for figure in figures if figure.available]
+    if not available:
+        built = ", ".join(figure.key for figure in _ALL if figure.available)
+        raise InputError(f"FIG: must be one that is built in this version, got {name!r}; use one of {built}")
+    return available

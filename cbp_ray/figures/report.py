@@ -1,0 +1,94 @@
+"""Findings on paper: claims as JSON and Markdown, and the page of results."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cbp_ray.figures.claims import CellFinding, Finding, Verdict
+from cbp_ray.figures.registry import Figure
+from cbp_ray.figures.tables import markdown_table, to_markdown
+
+MARKS = {Verdict.HOLDS: "holds", Verdict.FAILS: "**fails**", Verdict.UNDECIDED: "undecided"}
+
+
+def claims_json(findings: Iterable[Finding]) -> str:
+    """All there is to know of the findings."""
+    return json.dumps([finding.as_dict() for finding in findings], indent=2, ensure_ascii=False) + "\n"
+
+
+def claims_markdown(findings: Sequence[Finding]) -> str:
+    """A table of the claims, then every comparison of each."""
+    text = summary_table(findings)
+    for finding in findings:
+        text += f"\n### {finding.key}: {finding.verdict}\n\n> {finding.quote}\n\n{finding.definition}\n\n"
+        text += markdown_table(
+            ["comparison", "value", f"{finding.level:.2%} interval", "verdict"],
+            [[cell.name, _number(cell.estimate), interval_text(cell), MARKS[cell.verdict]] for cell in finding.cells],
+        )
+    return text
+
+
+def summary_table(findings: Iterable[Finding]) -> str:
+    """One line per claim."""
+    rows = [[f.key, f.quote, MARKS[f.verdict], decisive_text(f)] for f in findings]
+    return markdown_table(["claim", "the paper", "verdict", "decisive comparison"], rows)
+
+
+def decisive_text(finding: Finding) -> str:
+    """The comparison on which the verdict hangs."""
+    cell = finding.decisive
+    against = sum(cell.verdict is not Verdict.HOLDS for cell in finding.cells)
+    count = f" ({against} of {len(finding.cells)} do not hold)" if against else f" (the closest of {len(finding.cells)})"
+    return f"{cell.name}: {_number(cell.estimate)} {interval_text(cell)}{count if len(finding.cells) > 1 else ''}"
+
+
+def interval_text(cell: CellFinding) -> str:
+    """In brackets."""
+    return f"[{_number(cell.low)}, {_number(cell.high)}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:+.3g}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page of results says of one figure."""
+
+    figure: Figure
+    findings: list[Finding]
+    rows: list[dict[str, Any]]
+    """Of `tables.settings_table`."""
+    about: str
+    """How it was made."""
+
+
+def results_page(title: str, introduction: str, sections: Sequence[Section]) -> str:
+    """The page of results: all claims first, then figure by figure."""
+    findings = [finding for section in sections for finding in section.findings]
+    counts = {verdict: sum(f.verdict is verdict for f in findings) for verdict in Verdict}
+    text = f"# {title}\n\n{introduction.strip()}\n\n## Claims\n\n"
+    text += ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + f", of {len(findings)}.\n\n"
+    text += summary_table(findings)
+    for section in sections:
+        text += _section(section)
+    return text
+
+
+def _section(section: Section) -> str:
+    figure = section.figure
+    number = figure.key.removeprefix("fig")
+    text = f"\n## Figure {number}: {figure.title}\n\n![Figure {number}](figures/{figure.key}.png)\n\n"
+    text += f"{figure.what}. {section.about}\n\n"
+    best = [{k: v for k, v in row.items() if k != "best"} for row in section.rows if row["best"]]
+    text += (
+        f"<details><summary>Best settings, numbers ({figure.key}.csv has all)</summary>\n\n{to_markdown(best)}\n</details>\n"
+    )
+    for finding in section.findings:
+        text += f'\n**{finding.key}: {finding.verdict}.** "{finding.quote}" {finding.definition}\n\n'
+        text += markdown_table(
+            ["comparison", "value", f"{finding.level:.2%} interval", "verdict"],
+            [[cell.name, _number(cell.estimate), interval_text(cell), MARKS[cell.verdict]] for cell in finding.cells],
+        )
+    return text

@@ -1,0 +1,97 @@
+"""From a figure's key to its files: load its sweep, run what is missing, draw, write tables, check claims."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from cbp_ray.figures.bit_flipping_claims import claims_of
+from cbp_ray.figures.cases import Case, Cases
+from cbp_ray.figures.claims import Evidence, Finding, evaluate
+from cbp_ray.figures.registry import Figure
+from cbp_ray.results import Store
+from cbp_ray.sweeps import Sweep, load_sweep
+from cbp_ray.sweeps.definition import make_sweep
+from cbp_ray.sweeps.document import Document, merge
+
+CONFIGS = "cbp_ray_tune_configs"
+
+
+def load_figure(figure: Figure, scale: str = "paper") -> Sweep:
+    """The sweep of one figure, which must be available."""
+    assert figure.sweep is not None
+    with as_file(files(CONFIGS)) as directory:
+        return load_sweep(directory / figure.sweep, scale=scale)
+
+
+def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:
+    """The same configurations in as few sweeps as possible, each configuration once.
+
+    Several figures in one sweep keep all cores busy to the end, and start Ray once.
+    """
+    if len(sweeps) == 1:
+        return list(sweeps)
+    documents: dict[str, Document] = {}
+    for sweep in sweeps:
+        common = {key: value for key, value in sweep.document.items() if key not in ("base", "groups")}
+        base, groups = sweep.document.get("base") or {}, sweep.document["groups"]
+        # Named after their file, so that the groups of several files do not collide.
+        own = {f"{sweep.source}.{name}": merge(base, settings or {}) for name, settings in groups.items()}
+        joined = documents.setdefault(json.dumps(common, sort_keys=True), {**common, "groups": {}})
+        joined["groups"] |= own
+    return [make_sweep(document, source) for document in documents.values()]
+
+
+def read_cases(sweep: Sweep, storage: str | os.PathLike[str]) -> Cases:
+    """The stored results of a sweep.
+
+    Raises:
+      MissingResults: if a run is not stored.
+    """
+    store = Store(storage, sweep.name)
+    names = store.names()
+    return Cases(
+        Case(configuration.config, store.read_curves(configuration.config, sweep.seeds, sweep.engine, names))
+        for configuration in sweep.configurations
+    )
+
+
+@dataclass(frozen=True)
+class Product:
+    """What came out of one figure."""
+
+    figure: Figure
+    cases: Cases
+    rows: list[dict[str, Any]]
+    findings: list[Finding]
+    paths: list[Path]
+    """The files written."""
+
+
+def produce(figure: Figure, cases: Cases, directory: Path) -> Product:
+    """Draws a figure, writes its table, and checks its claims.
+
+    Writes `<key>.png`, `.pdf`, `.csv` and `.md` (the numbers), `<key>_claims.json` and `.md`.
+    """
+    from cbp_ray.figures import report, tables
+    from cbp_ray.figures.drawings import DRAWINGS
+
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / figure.key
+    DRAWINGS[figure.key](cases, path)
+    rows = tables.settings_table(cases)
+    evidence = Evidence(cases)
+    findings = [evaluate(claim, evidence) for claim in claims_of(figure.key)]
+    texts = {
+        f"{figure.key}.csv": tables.to_csv(rows),
+        f"{figure.key}.md": f"# {figure.title}\n\n{tables.to_markdown(rows)}",
+        f"{figure.key}_claims.json": report.claims_json(findings),
+        f"{figure.key}_claims.md": f"# {figure.title}: claims\n\n{report.claims_markdown(findings)}",
+    }
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    paths = [path.with_suffix(".png"), path.with_suffix(".pdf"), *(directory / name for name in texts)]
+    return Product(figure, cases, rows, findings, paths)

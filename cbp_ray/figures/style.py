@@ -1,0 +1,122 @@
+"""One look for all figures: sizes, colours that colour-blind people can tell apart (Okabe and Ito), and how files are saved."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+
+from cbp_ray.figures.statistics import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.9
+"""Inches."""
+DPI = 200
+
+BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#E69F00",
+    "#CC79A7",
+    "#56B4E9",
+    "#000000",
+    "#7A7A7A",
+)
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "bp": {"color": VERMILION, "marker": "s"},
+    "l2": {"color": ORANGE, "marker": "^"},
+    "online_norm": {"color": GREEN, "marker": "D"},
+    "cbp": {"color": BLUE, "marker": "o"},
+    "linear": {"color": GREY, "linestyle": (0, (4, 2)), "marker": ""},
+}
+STEP_SIZES: dict[float, dict[str, Any]] = {
+    0.01: {"color": VERMILION},
+    0.003: {"color": BLUE},
+    0.001: {"color": GREEN},
+}
+UTILITIES: dict[str, dict[str, Any]] = {
+    "overall": {"color": BLUE, "marker": "o"},
+    "mean_corrected_contribution": {"color": GREEN, "marker": "D"},
+    "contribution": {"color": SKY, "marker": "v"},
+    "adaptation": {"color": ORANGE, "marker": "^"},
+    "weight_magnitude": {"color": PURPLE, "marker": "P"},
+    "random": {"color": BLACK, "marker": "X"},
+}
+
+_SETTINGS: Any = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "pdf.fonttype": 42,
+    "savefig.dpi": DPI,
+}
+
+
+@contextmanager
+def canvas(rows: int, columns: int, path: Path, width: float = PANEL_WIDTH, height: float = PANEL_HEIGHT) -> Iterator[Any]:
+    """Panels [rows, columns] to draw on; saved as `path` with .png and .pdf when the drawing is done."""
+    with matplotlib.rc_context(_SETTINGS):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        # Not through pyplot: no global state, no window system, whatever backend the caller has chosen.
+        figure = Figure(figsize=(columns * width, rows * height + 0.35), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure.subplots(rows, columns, squeeze=False)
+        save(figure, path)
+
+
+def save(figure: "Canvas", path: Path) -> None:
+    """Both files; without dates, so that the same results give the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
+
+
+def legend(panels: Any) -> None:
+    """One legend for all panels, above them; each label once."""
+    figure = panels[0, 0].figure
+    handles: dict[str, Any] = {}
+    for panel in panels.flat:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.25)))
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=columns, columnspacing=1.4, handlelength=2
+    )
+
+
+def band(panel: "Axes", x: Array, mean: Array, standard_error: Array, label: str, style: dict[str, Any]) -> None:
+    """A curve with a band of one standard error to either side."""
+    line = {key: value for key, value in style.items() if key != "marker"}
+    panel.plot(x, mean, label=label, **line)
+    if np.isfinite(standard_error).all():
+        panel.fill_between(x, mean - standard_error, mean + standard_error, color=style["color"], alpha=0.22, linewidth=0)
+
+
+def limit(panel: "Axes", low: float, high: float, room: float = 0.06) -> None:
+    """Vertical limits with some room."""
+    if np.isfinite([low, high]).all() and high > low:
+        panel.set_ylim(low - room * (high - low), high + room * (high - low))

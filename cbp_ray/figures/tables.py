@@ -1,0 +1,108 @@
+"""The numbers behind a figure: one row per setting, and one row per setting and bin."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+
+from cbp_ray.figures import statistics
+from cbp_ray.figures.cases import Case, Cases
+from cbp_ray.figures.names import NAMES
+
+DIGITS = 4
+BIN_METRICS = ("error", "saturated", "input_gradient", "input_weight_magnitude", "output_weight_magnitude", "dead")
+
+
+def settings_table(cases: Cases) -> list[dict[str, Any]]:
+    """One row per setting: total error, low point, late error, late diagnostics, and whether it is the best of its kind."""
+    best = {id(_best_of_kind(cases, case)) for case in cases}
+    return [_row(case) | {"best": id(case) in best} for case in cases]
+
+
+def _best_of_kind(cases: Cases, case: Case) -> Case:
+    kind: dict[str, Any] = {
+        name: getattr(case, name) for name in ("algorithm", "activation", "optimizer", "examples", "utility")
+    }
+    if case.algorithm == "bp":
+        kind["step_size"] = case.step_size
+    return cases.best(**kind)
+
+
+def _row(case: Case) -> dict[str, Any]:
+    error = statistics.finite(case.curves.error)
+    late, low = statistics.late(error), statistics.low_point(error)
+    return {
+        **case.settings,
+        "examples": case.examples,
+        "runs": len(case.curves.seeds),
+        "total_error": case.mean_total,
+        "total_error_se": case.standard_error_of_total,
+        "low_point": float(low.mean()),
+        "late_error": float(late.mean()),
+        "late_error_se": _standard_error(late),
+        "late_saturated": float(statistics.late(case.curves["saturated"]).mean()),
+        "late_input_gradient": float(statistics.late(case.curves["input_gradient"]).mean()),
+        "diverged_runs": int((~np.isfinite(case.curves.error)).any(axis=1).sum()),
+    }
+
+
+def _standard_error(per_run: statistics.Array) -> float:
+    return float(per_run.std(ddof=1) / math.sqrt(len(per_run))) if len(per_run) > 1 else math.nan
+
+
+def bins_table(cases: Iterable[Case]) -> pyarrow.Table:
+    """One row per setting and bin: mean over the runs and its standard error, for the error and the diagnostics."""
+    columns: dict[str, list[Any]] = {}
+    for case in cases:
+        bins = len(case.curves.examples)
+        about = {**case.settings, "run_length": case.examples, "runs": len(case.curves.seeds)}
+        rows: dict[str, Sequence[Any]] = {name: [value] * bins for name, value in about.items()}
+        rows |= {"bin": range(bins), "examples": case.curves.examples.tolist()}
+        for metric in BIN_METRICS:
+            rows[f"{metric}_mean"] = case.curves.mean(metric).astype(np.float32).tolist()
+            rows[f"{metric}_se"] = case.curves.standard_error(metric).astype(np.float32).tolist()
+        for name, values in rows.items():
+            columns.setdefault(name, []).extend(values)
+    table = pyarrow.table(columns)
+    narrow = [pyarrow.float32() if field.name.endswith(("_mean", "_se")) else field.type for field in table.schema]
+    return table.cast(pyarrow.schema(zip(table.column_names, narrow, strict=True)))
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Comma-separated, numbers to six digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _plain(value, 6) for key, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table for people: columns that say nothing are left out, numbers to four digits."""
+    columns = [name for name in rows[0] if any(row[name] not in (None, False) and row[name] == row[name] for row in rows)]
+    return markdown_table(
+        [name.replace("_", " ").removesuffix(" se") + (" ±" if name.endswith("_se") else "") for name in columns],
+        [[_for_people(row[name]) for name in columns] for row in rows],
+    )
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of cells as a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def _plain(value: Any, digits: int) -> Any:
+    if value is None or value != value:
+        return ""
+    return f"{value:.{digits}g}" if isinstance(value, float) else value
+
+
+def _for_people(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return NAMES.get(str(value), str(_plain(value, DIGITS))).replace("_", " ")
