@@ -147,7 +147,7 @@ def test_engines_agree(algorithm, optimizer, examples):
     """The paper's problem, every metric. Torch needs half a millisecond per example, so only two cases are long."""
     config = make_config(algorithm, optimizer, inputs=20, examples=examples).model_copy(update={"bin_size": examples // 2})
     ref, comp = run_online(config, [3], engine="torch"), run_online(config, [3], engine="kernel")
-    assert algorithm == "online_norm" or ref["replacements"].sum() > 10
+    assert algorithm == "online_norm" or ref["replacements"].sum() >= 10
     for name in ref.metrics:
         np.testing.assert_allclose(comp[name], ref[name], rtol=1e-8, err_msg=name)
 

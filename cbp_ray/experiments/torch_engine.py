@@ -75,7 +75,7 @@ class Run:
         """One example [1, m], [1, 1]: predict, update, generate and test. Returns the squared error before the update."""
         self.optimizer.zero_grad()
         loss: Tensor = (self.model(x) - y).square().mean()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         if self.gnt is not None:
             self.gnt.step()

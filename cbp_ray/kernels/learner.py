@@ -5,15 +5,14 @@ loop by `learn`; `specialised_learner` compiles it for constant `Choices`, after
 """
 
 import functools
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from numba import njit
 
 from cbp_ray.kernels import lanes
 from cbp_ray.kernels.activations import activate
+from cbp_ray.kernels.compilation import compile_cached, source_fingerprint
 from cbp_ray.kernels.lanes import (
     absolute,
     flush_denormals,
@@ -221,18 +220,11 @@ def learn(
 
 
 @functools.cache
-def _fingerprint() -> str:
-    """Numba's disk cache watches only the file of the compiled function; this makes it notice the others."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-
-
-@functools.cache
 def specialised_learner(choices: Choices) -> Callable[..., None]:
     """`learn` compiled for constant `choices`, without that argument. From the disk cache after the first time."""
-    fingerprint = f"{_fingerprint()} {lanes.WIDTH}"
+    fingerprint = f"{source_fingerprint()} {lanes.WIDTH}"
 
-    @njit(cache=True)
+    @compile_cached
     def learner(
         state: Any,
         scratch: Any,
@@ -249,14 +241,14 @@ def specialised_learner(choices: Choices) -> Callable[..., None]:
         use_wide_vectors()
         learn(state, scratch, bits, targets, draws, choices, numbers, units, inputs, constant, first_bit)
 
-    return learner  # type: ignore[no-any-return]
+    return learner
 
 
 @functools.cache
 def general_learner() -> Callable[..., None]:
     """`learn` compiled once for all choices, which it takes at run time: slower, and the same numbers. For tests."""
 
-    @njit(cache=True)
+    @compile_cached
     def learner(
         state: Any,
         scratch: Any,
@@ -274,5 +266,5 @@ def general_learner() -> Callable[..., None]:
         use_wide_vectors()
         learn(state, scratch, bits, targets, draws, choices, numbers, units, inputs, constant, first_bit)
 
-    fingerprint = f"{_fingerprint()} {lanes.WIDTH}"
-    return learner  # type: ignore[no-any-return]
+    fingerprint = f"{source_fingerprint()} {lanes.WIDTH}"
+    return learner
