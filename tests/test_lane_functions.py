@@ -122,3 +122,24 @@ def test_gains_are_those_of_the_torch_engine():
     from cbp_ray.algorithm.initialization import GAINS as torch_gains
 
     assert torch_gains == GAINS
+
+
+def test_a_read_only_installation_compiles_without_a_cache(monkeypatch):
+    from numba.core import caching
+
+    from cbp_ray.kernels.compilation import compile_cached
+
+    def refuse(self):
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", refuse)
+    assert compile_cached(lambda x: x + 1)(1) == 2
+
+
+def test_kernel_engine_does_not_load_torch_or_ray():
+    """A worker of the kernel engine starts in a second, not in five."""
+    import subprocess
+    import sys
+
+    code = "import sys, cbp_ray.experiments.kernel_engine; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
