@@ -296,7 +296,7 @@ def test_normal_distributions_can_be_given():
     for _ in range(2):
         model(torch.randn(2, 30))
         gnt.step()
-    assert abs(float(model[0].weight.std()) - 2) < 0.05
+    assert abs(model[0].weight.detach().std().item() - 2) < 0.05
     assert torch.all(model[0].bias == 0)
 
 
@@ -364,8 +364,14 @@ def test_any_dtype_and_autocast(dtype, autocast):
 def test_state_follows_the_model_to_another_device():
     model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 2))
     gnt = gnt_of(model, init="pytorch")
-    model.to("meta")  # the one other device that every machine has
     for units in gnt._layers:
-        units.follow_device()
-        assert units.average_utility.device.type == "meta"
-        assert units.birth_on_device.device.type == "meta"
+        units.weight = units.weight.to("meta")  # the one other device that every machine has
+    gnt._follow_device()
+    for tensor in (gnt._age, gnt._average_utility, gnt._average_activation, gnt._magnitudes.incoming):
+        assert tensor.device.type == "meta"
+
+
+def test_layers_of_several_dtypes_are_refused():
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4).double(), nn.Tanh(), nn.Linear(4, 2))
+    with pytest.raises(InputError, match=r"layer '2' is torch\.float64 on cpu, layer '0' is torch\.float32"):
+        gnt_of(model)

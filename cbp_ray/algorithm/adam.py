@@ -115,25 +115,19 @@ class Adam(Optimizer):
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
 
         denominators = torch._foreach_sqrt(exp_avg_sqs)
-        step_sizes = []
-        corrections2: list[Any] = []
-        for p, state in zip(params, states, strict=True):
-            if RESETS[0] in state:
-                corrections2.append(_per_weight_correction(p, state, beta2).sqrt_())
-            else:
-                corrections2.append((1 - beta2 ** state["time_step"]) ** 0.5)
-        if all(isinstance(c, float) for c in corrections2):
-            torch._foreach_div_(denominators, corrections2)
+        if not any(name in state for state in states for name in RESETS):
+            torch._foreach_div_(denominators, [(1 - beta2 ** state["time_step"]) ** 0.5 for state in states])
+            torch._foreach_add_(denominators, group["eps"])
+            step_sizes = [(group["lr"] / (1 - beta1 ** state["time_step"])) * -1 for state in states]
         else:
+            corrections1, corrections2 = _per_weight_corrections(params, states, beta1, beta2)
+            torch._foreach_sqrt_(corrections2)
             for denominator, correction in zip(denominators, corrections2, strict=True):
                 denominator.div_(correction)
-        torch._foreach_add_(denominators, group["eps"])
-        for p, state, denominator in zip(params, states, denominators, strict=True):
-            if RESETS[0] in state:
-                denominator.mul_(_per_weight_correction(p, state, beta1))
-                step_sizes.append(-group["lr"])
-            else:
-                step_sizes.append((group["lr"] / (1 - beta1 ** state["time_step"])) * -1)
+            torch._foreach_add_(denominators, group["eps"])
+            for denominator, correction in zip(denominators, corrections1, strict=True):
+                denominator.mul_(correction)
+            step_sizes = [-group["lr"]] * len(params)
         torch._foreach_addcdiv_(params, exp_avgs, denominators, step_sizes)
 
     @torch.no_grad()
@@ -144,9 +138,8 @@ class Adam(Optimizer):
             return  # nothing learned yet, so nothing to forget
         for moment in ("exp_avg", "exp_avg_sq"):
             state[moment].index_fill_(dim, index, 0)
-        if RESETS[0] not in state:
-            for d in range(min(param.ndim, 2)):
-                state[RESETS[d]] = torch.zeros(param.shape[d], dtype=torch.int64)
+        if RESETS[dim] not in state:
+            state[RESETS[dim]] = torch.zeros(param.shape[dim], dtype=torch.int64)
         state[RESETS[dim]][index.cpu()] = state["time_step"]
 
     def time_steps(self, param: Tensor) -> Tensor:
@@ -171,18 +164,29 @@ class Adam(Optimizer):
                     self.state[p][name] = state_dict["state"][i][name].to(device="cpu", dtype=torch.int64, copy=True)
 
 
-def _per_weight_correction(param: Tensor, state: dict[str, Any], beta: float) -> Tensor:
-    """1 - βᵗ for every weight: the smaller of its row's and its column's. Ages are made on the host, in float64."""
-    if beta == 0:
-        return torch.ones_like(param)
-    rows = _correction(state["time_step"] - state[RESETS[0]].numpy(), beta).to(param)
-    if param.ndim == 1:
-        return rows
-    tail = [1] * (param.ndim - 2)
-    columns = _correction(state["time_step"] - state[RESETS[1]].numpy(), beta).to(param)
-    return torch.minimum(rows.view(-1, 1, *tail), columns.view(1, -1, *tail))
+def _per_weight_corrections(
+    params: list[Tensor], states: list[dict[str, Any]], beta1: float, beta2: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """For every parameter, 1 - βᵗ of its weights, in a shape that broadcasts to the parameter's.
+
+    The ages of all rows and columns with a reset are put end to end, on the host, so that two calls make all exponentials.
+    """
+    ages = []
+    for state in states:
+        vectors = [state["time_step"] - state[name].numpy() for name in RESETS if name in state]
+        # A parameter without a reset has one time step for all its weights.
+        ages += vectors or [np.array([state["time_step"]])]
+    flat, sizes = np.concatenate(ages), [len(vector) for vector in ages]
+    corrections: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for beta, out in zip((beta1, beta2), corrections, strict=True):
+        pieces = iter(torch.split(torch.from_numpy(_correction(flat, beta)).to(params[0]), sizes))
+        for p, state in zip(params, states, strict=True):
+            # Trailing ones make a piece broadcast along the dimension that it belongs to.
+            parts = [next(pieces).view(-1, *[1] * (p.ndim - 1 - d)) for d, name in enumerate(RESETS) if name in state]
+            out.append(torch.minimum(*parts) if len(parts) == 2 else parts[0] if parts else next(pieces))
+    return corrections
 
 
-def _correction(age: NDArray[np.int64], beta: float) -> Tensor:
-    """1 - βᵃ without cancellation at small ages."""
-    return torch.from_numpy(-np.expm1(age * math.log(beta)))
+def _correction(age: NDArray[np.int64], beta: float) -> NDArray[np.float64]:
+    """1 - βᵃ."""
+    return np.ones(len(age)) if beta == 0 else 1 - np.exp(age * math.log(beta))

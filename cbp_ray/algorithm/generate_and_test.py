@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -25,24 +27,25 @@ from cbp_ray.errors import InputError
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did. Layers go by the name of their unit module. Utilities and ages are computed when read."""
+    """What one step did. Layers go by the name of their unit module. Nothing is computed or copied until it is read."""
 
     step: int
     """How many steps there have been, this one included."""
     replaced: dict[str, list[int]]
     """Layers with replacements in this step, and the units replaced, lowest utility first."""
-    _utilities: dict[str, Callable[[], Tensor]] = field(repr=False)
-    _ages: dict[str, Tensor] = field(repr=False)
+    _layers: list[Units] = field(repr=False)
+    _utilities: Callable[[Units], Tensor] = field(repr=False)
+    _birth: NDArray[np.int64] = field(repr=False)
 
     @property
     def utilities(self) -> dict[str, Tensor]:
         """û of every unit, as it was compared in this step, before any replacement."""
-        return {name: make() for name, make in self._utilities.items()}
+        return {units.name: self._utilities(units) for units in self._layers}
 
     @property
     def ages(self) -> dict[str, Tensor]:
         """Age of every unit in this step, before any replacement."""
-        return dict(self._ages)
+        return {units.name: torch.from_numpy(self.step - self._birth[units.at]) for units in self._layers}
 
     @property
     def nonfinite(self) -> dict[str, int]:
@@ -131,17 +134,28 @@ class GenerateAndTest:
         if variant.transfers_bias:
             _check_biases(found, modules, preset)
         self.steps = 0
-        self._layers = [
-            Units(number, layer, modules, distribution, needs, needs.deviation or variant.transfers_bias)
-            for number, (layer, distribution) in enumerate(zip(found, distributions, strict=True))
-        ]
+        self._layers: list[Units] = []
+        start = 0
+        for number, (layer, distribution) in enumerate(zip(found, distributions, strict=True)):
+            needs_mean = needs.deviation or variant.transfers_bias
+            self._layers.append(Units(number, start, layer, modules, distribution, needs, needs_mean))
+            start += self._layers[-1].count
+        self._owners = {units.weight: units for units in self._layers}
+        _check_same_place(self._layers)
+        # The averages of all layers stand end to end, so that a step needs few operations: at the sizes of the paper's
+        # networks, calling an operation costs more than carrying it out.
+        place: dict[str, Any] = {"dtype": self._layers[0].dtype, "device": self._layers[0].device}
+        self._average_activation = torch.zeros(start, **place)  # f
+        self._average_utility = torch.zeros(start, **place)  # u
+        # The step in which each unit was made, on the host, so that nobody has to wait for a device to know how many units
+        # are eligible. `_age` is made from it. In float32 it stops at 2**24, long after 1 - ηᵃ has become 1.
+        self._birth = np.zeros(start, dtype=np.int64)
+        self._age = torch.zeros(start, **place)
+        self._oldest_birth = [0] * len(self._layers)
+        self._magnitudes = Magnitudes(self._layers, needs, mean=variant.mean_magnitudes)
         if variant.lagged or not needs.deviation:
             for units in self._layers:
                 units.fold_with = partial(self._f_hat_of_next_step, units)
-        self._magnitudes = Magnitudes(
-            {units.unit.weight for units in self._layers} if needs.magnitude_in else set(),
-            {c.module.weight for units in self._layers for c in units.consumers} if needs.magnitude_out else set(),
-        )
         self._warned = False
 
     @property
@@ -174,64 +188,85 @@ class GenerateAndTest:
                     "(a model compiled and called before that does not know of it)"
                 )
         self.steps += 1
-        self._magnitudes.forget_all()
-        report = StepReport(self.steps, {}, {}, {})
+        self._follow_device()
+        settings, variant, eta = self.settings, self.settings.variant, self.settings.decay_rate
+        self._age += 1
+        correction = tester.bias_correction(self._age, eta)
+
+        f_tm1, u_tm1 = self._average_activation, self._average_utility
+        mean, activity, f_hat = self._observe(f_tm1, correction)
+        if mean is not None:
+            self._average_activation = tester.running_average(f_tm1, mean, eta)
+        if settings.utility == "random":
+            utilities = partial(_random_utility, seed=settings.seed, replaced=[u.replaced for u in self._layers])
+        else:
+            self._magnitudes.measure()
+            y = tester.instantaneous(settings.utility, activity, self._magnitudes.outgoing, self._magnitudes.incoming)
+            self._average_utility = tester.running_average(u_tm1, y, eta)
+            u_hat = tester.estimate(u_tm1 if variant.lagged else self._average_utility, correction)
+            utilities = partial(_at, u_hat)
+        report = StepReport(self.steps, {}, self._layers, utilities, self._birth)
+
         for units in self._layers:
-            units.follow_device()
-            self._step_layer(units, report)
+            count = self._count_due(units)
+            if count <= 0:
+                continue
+            utility = utilities(units)
+            eligible = self._age[units.at] > settings.maturity_threshold
+            index = select(utility, eligible, count)
+            self._count_nonfinite(units, utility, eligible)
+            if len(index) == 0:
+                continue
+            report.replaced[units.name] = index.tolist()
+            if variant.transfers_bias:
+                if f_hat is None:
+                    f_hat = tester.estimate(self._average_activation, correction)
+                _transfer_bias(units, index, f_hat[units.at])
+            self._replace(units, index)
+            for later in self._fed_by(units):
+                # Each layer is finished before the next: it must see that some of its input weights are zero now.
+                self._magnitudes.measure_incoming(later)
+                at = later.at
+                y_later = tester.instantaneous(
+                    settings.utility,
+                    None if activity is None else activity[at],
+                    self._magnitudes.outgoing[at],
+                    self._magnitudes.incoming[at],
+                )
+                self._average_utility[at] = tester.running_average(u_tm1[at], y_later, eta)
+                if not variant.lagged:
+                    u_hat[at] = tester.estimate(self._average_utility[at], correction[at])
         return report
 
-    def _step_layer(self, units: Units, report: StepReport) -> None:
-        settings, variant = self.settings, self.settings.variant
-        eta = settings.decay_rate
-        age = self.steps - units.birth_on_device
-        correction = tester.bias_correction(age, eta, units.dtype)
-
-        f_tm1, u_tm1 = units.average_activation, units.average_utility
+    def _observe(self, f_tm1: Tensor, correction: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """For all units: h and its activity averaged over the examples since the last step, and f̂."""
         f_hat = None
-        if variant.lagged:
-            f_hat = tester.estimate(f_tm1, correction) if units.needs_mean else None
-        elif units.needs.deviation:
-            f_hat = tester.estimate(tester.running_average(f_tm1, units.pending_mean(), eta), correction)
-        sums = units.take_sums(f_hat)
-        if sums.h is not None:
-            units.average_activation = tester.running_average(f_tm1, sums.h / sums.examples, eta)
-        if settings.utility == "random":
-            report._utilities[units.name] = partial(_random_utility, units, settings.seed, units.replaced)
-        else:
-            y = tester.instantaneous(
-                settings.utility,
-                None if sums.absolute is None else sums.absolute / sums.examples,
-                None if sums.deviation is None else sums.deviation / sums.examples,
-                self._magnitude_out(units) if units.needs.magnitude_out else None,
-                self._magnitude_in(units) if units.needs.magnitude_in else None,
-            )
-            units.average_utility = tester.running_average(u_tm1, y, eta)
-            compared = u_tm1 if variant.lagged else units.average_utility
-            report._utilities[units.name] = partial(tester.estimate, compared, correction)
-        report._ages[units.name] = age
+        if self._layers[0].needs.deviation:
+            f = f_tm1
+            if not self.settings.variant.lagged:
+                mean = torch.cat([units.pending_mean() for units in self._layers])
+                f = tester.running_average(f_tm1, mean, self.settings.decay_rate)
+            f_hat = tester.estimate(f, correction)
+        observed = [units.take_observed(None if f_hat is None else f_hat[units.at]) for units in self._layers]
+        return _joined([o.mean for o in observed]), _joined([o.activity for o in observed]), f_hat
 
-        count = self._count_due(units)
-        if count > 0:
-            u_hat = report._utilities[units.name]()
-            eligible = age > settings.maturity_threshold
-            index = select(u_hat, eligible, count)
-            self._count_nonfinite(units, u_hat, eligible)
-            if len(index) > 0:
-                if variant.transfers_bias:
-                    f_hat = tester.estimate(units.average_activation, correction)
-                    _transfer_bias(units, index, f_hat)
-                self._replace(units, index)
-                report.replaced[units.name] = index.tolist()
+    def _fed_by(self, units: Units) -> list[Units]:
+        """Layers still to come in this step whose utility depends on weights that a replacement in `units` sets to zero."""
+        if not units.needs.magnitude_in:
+            return []
+        fed = [self._owners.get(consumer.module.weight) for consumer in units.consumers]
+        return [later for later in fed if later is not None and later.number > units.number]
 
     def _count_due(self, units: Units) -> int:
         """How many units of the layer are to be replaced in this step, as far as enough are eligible."""
         settings = self.settings
         mature_before = self.steps - settings.maturity_threshold
-        if settings.variant.rate_of_eligible:
-            exposed = int((units.birth < mature_before).sum())
+        if self._oldest_birth[units.number] >= mature_before:
+            exposed = 0
+        elif settings.variant.rate_of_eligible:
+            exposed = int((self._birth[units.at] < mature_before).sum())
         else:
-            exposed = units.count if units.birth.min() < mature_before else 0
+            exposed = units.count
         if settings.replacement == "bernoulli":
             return count_bernoulli(settings.replacement_rate, exposed, settings.seed, self.steps - 1, units.number)
         units.exposure += exposed
@@ -255,11 +290,12 @@ class GenerateAndTest:
             self._forget(consumer.module.weight, 1, columns)
         for norm in units.norms:
             self._reset_norm(norm, index)
-        # New tensors, because a report may still hold the old ones.
-        units.average_utility = units.average_utility.index_fill(0, index, 0)
-        units.average_activation = units.average_activation.index_fill(0, index, 0)
-        units.birth[index.cpu().numpy()] = self.steps
-        units.birth_on_device = units.birth_on_device.index_fill(0, index, self.steps)
+        # A copy, because reports hold the old one.
+        self._birth = self._birth.copy()
+        self._birth[units.at][index.cpu().numpy()] = self.steps
+        self._oldest_birth[units.number] = int(self._birth[units.at].min())
+        for average in (self._average_activation, self._average_utility, self._age):
+            average[units.at].index_fill_(0, index, 0)
         units.replaced += len(index)
 
     def _reset_norm(self, norm: nn.Module, index: Tensor) -> None:
@@ -273,27 +309,20 @@ class GenerateAndTest:
 
     def _forget(self, parameter: Tensor, dim: int, index: Tensor) -> None:
         reset_weights(self._optimizers[parameter], parameter, dim, index)
-        self._magnitudes.forget(parameter)
-
-    def _magnitude_out(self, units: Units) -> Tensor:
-        total: Tensor | None = None
-        for consumer in units.consumers:
-            columns = self._magnitudes.columns(consumer.module.weight, units.dtype)
-            if consumer.inputs_per_unit > 1:
-                columns = columns.view(units.count, consumer.inputs_per_unit).sum(1)
-            total = columns if total is None else total + columns
-        assert total is not None
-        return total / units.fan_out if self.settings.variant.mean_magnitudes else total
-
-    def _magnitude_in(self, units: Units) -> Tensor:
-        rows = self._magnitudes.rows(units.unit.weight, units.dtype)
-        return rows / units.fan_in if self.settings.variant.mean_magnitudes else rows
 
     def _f_hat_of_next_step(self, units: Units) -> Tensor | None:
         if not units.needs.deviation:
             return None
-        age = self.steps + 1 - units.birth_on_device
-        return tester.estimate(units.average_activation, tester.bias_correction(age, self.settings.decay_rate, units.dtype))
+        correction = tester.bias_correction(self._age[units.at] + 1, self.settings.decay_rate)
+        return tester.estimate(self._average_activation[units.at], correction)
+
+    def _follow_device(self) -> None:
+        """Moves the state to where the weights went (`model.to(device)` after construction)."""
+        device = self._layers[0].device
+        if device != self._age.device:
+            for name in ("_average_activation", "_average_utility", "_age"):
+                setattr(self, name, getattr(self, name).to(device))
+            self._magnitudes.to(device)
 
     def _count_nonfinite(self, units: Units, utility: Tensor, eligible: Tensor) -> None:
         count = int((eligible & ~utility.isfinite()).sum())
@@ -309,11 +338,18 @@ class GenerateAndTest:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs besides the model's and the optimizer's states; safe for `weights_only=True`."""
-        return {
-            "settings": asdict(self.settings),
-            "steps": self.steps,
-            "layers": {units.name: units.state_dict() for units in self._layers},
+        layers = {
+            units.name: {
+                "average_activation": self._average_activation[units.at].clone(),
+                "average_utility": self._average_utility[units.at].clone(),
+                "birth": torch.from_numpy(self._birth[units.at].copy()),
+                "exposure": units.exposure,
+                "replaced": units.replaced,
+                "nonfinite": units.nonfinite,
+            }
+            for units in self._layers
         }
+        return {"settings": asdict(self.settings), "steps": self.steps, "layers": layers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state_dict` was taken.
@@ -331,20 +367,52 @@ class GenerateAndTest:
         if list(state["layers"]) != self.layers:
             raise InputError(f"load_state_dict: the state is of layers {list(state['layers'])}, here are {self.layers}")
         for units in self._layers:
-            units.check_state_dict(state["layers"][units.name])
-        for units in self._layers:
-            units.load_state_dict(state["layers"][units.name])
+            saved = len(state["layers"][units.name]["birth"])
+            if saved != units.count:
+                raise InputError(f"load_state_dict: layer {units.name!r} had {saved} units, this model's has {units.count}")
+        self._follow_device()
         self.steps = int(state["steps"])
+        self._birth = self._birth.copy()
+        averages = [self._average_activation.clone(), self._average_utility.clone()]
+        for units in self._layers:
+            saved_layer = state["layers"][units.name]
+            averages[0][units.at] = saved_layer["average_activation"].to(averages[0])
+            averages[1][units.at] = saved_layer["average_utility"].to(averages[1])
+            self._birth[units.at] = saved_layer["birth"].cpu().numpy()
+            self._oldest_birth[units.number] = int(self._birth[units.at].min())
+            units.exposure, units.replaced = int(saved_layer["exposure"]), int(saved_layer["replaced"])
+            units.nonfinite = int(saved_layer["nonfinite"])
+            units.forget_forwards()
+        self._average_activation, self._average_utility = averages
+        self._age = torch.from_numpy(self.steps - self._birth).to(self._age)
 
     def close(self) -> None:
         """Removes the hooks from the model."""
         for units in self._layers:
             units.hook.remove()
-            units.pending.clear()
+            units.forget_forwards()
 
 
-def _random_utility(units: Units, seed: int, replaced: int) -> Tensor:
-    return torch.from_numpy(random_utility(units.count, seed, units.number, replaced)).to(units.device)
+def _at(utility: Tensor, units: Units) -> Tensor:
+    return utility[units.at]
+
+
+def _random_utility(units: Units, *, seed: int, replaced: list[int]) -> Tensor:
+    return torch.from_numpy(random_utility(units.count, seed, units.number, replaced[units.number])).to(units.device)
+
+
+def _joined(parts: list[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
+
+
+def _check_same_place(layers: list[Units]) -> None:
+    for units in layers[1:]:
+        if (units.device, units.dtype) != (layers[0].device, layers[0].dtype):
+            raise InputError(
+                f"model: layer {units.name!r} is {units.dtype} on {units.device}, layer {layers[0].name!r} is "
+                f"{layers[0].dtype} on {layers[0].device}; make one GenerateAndTest for each with layers=[...]"
+            )
 
 
 def _transfer_bias(units: Units, index: Tensor, f_hat: Tensor) -> None:

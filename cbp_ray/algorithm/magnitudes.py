@@ -3,64 +3,87 @@
 import torch
 from torch import Tensor
 
+from cbp_ray.algorithm.units import Units
+from cbp_ray.algorithm.utility import Needs
+
 CHUNK = 2**17
 """Weights whose magnitudes are held at a time on a CPU: half a MiB of float32 stays in the second-level cache."""
 
 
 class Magnitudes:
-    """Row sums and column sums of |w|, cached until `forget`.
+    """`incoming` and `outgoing`: Σ|w| (or its mean per connection) for the units of all layers, end to end.
 
     A matrix between two hidden layers is the output of one and the input of the other. Both sums come from one pass over it.
     """
 
-    def __init__(self, rows_of: set[Tensor], columns_of: set[Tensor]) -> None:
-        self.rows_of, self.columns_of = rows_of, columns_of
-        self.cache: dict[Tensor, tuple[Tensor, Tensor]] = {}
+    def __init__(self, layers: list[Units], needs: Needs, *, mean: bool) -> None:
+        first = layers[0]
+        units = sum(layer.count for layer in layers)
+        self.incoming = torch.zeros(units, dtype=first.dtype, device=first.device)
+        self.outgoing = torch.zeros(units, dtype=first.dtype, device=first.device)
+        self.mean = mean
+        self.owners = {layer.weight: layer for layer in layers} if needs.magnitude_in else {}
+        self.feeders: dict[Tensor, list[tuple[Units, int]]] = {}
+        if needs.magnitude_out:
+            for layer in layers:
+                for consumer in layer.consumers:
+                    self.feeders.setdefault(consumer.module.weight, []).append((layer, consumer.inputs_per_unit))
+        self.weights = list({**self.owners, **self.feeders})
 
-    def rows(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """Σ|w| over everything but dimension 0: one number per unit of the module that owns `weight`."""
-        return self._sums(weight, dtype)[0]
+    def measure(self) -> None:
+        """Reads all weights."""
+        if any(len(layer.consumers) > 1 for feeders in self.feeders.values() for layer, _ in feeders):
+            self.outgoing.zero_()
+        for weight in self.weights:
+            owner, feeders = self.owners.get(weight), self.feeders.get(weight, [])
+            rows, columns = sums_of_magnitudes(weight.detach(), self.incoming.dtype, owner is not None, bool(feeders))
+            if owner is not None:
+                self._set_incoming(owner, rows)
+            for layer, inputs_per_unit in feeders:
+                if inputs_per_unit > 1:
+                    columns = columns.view(layer.count, inputs_per_unit).sum(1)
+                if self.mean:
+                    columns = columns / layer.fan_out
+                if len(layer.consumers) > 1:
+                    self.outgoing[layer.at] += columns
+                else:
+                    self.outgoing[layer.at] = columns
 
-    def columns(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """Σ|w| over everything but dimension 1: one number per input of the module that owns `weight`."""
-        return self._sums(weight, dtype)[1]
+    def measure_incoming(self, layer: Units) -> None:
+        """Reads one layer's input weights again, because some have just been set to zero."""
+        self._set_incoming(layer, sums_of_magnitudes(layer.weight.detach(), self.incoming.dtype, True, False)[0])
 
-    def forget(self, weight: Tensor) -> None:
-        """`weight` has changed."""
-        self.cache.pop(weight, None)
+    def to(self, device: torch.device) -> None:
+        """Moves with the weights."""
+        self.incoming, self.outgoing = self.incoming.to(device), self.outgoing.to(device)
 
-    def forget_all(self) -> None:
-        """A new step: every weight has changed."""
-        self.cache.clear()
-
-    def _sums(self, weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        if weight not in self.cache:
-            self.cache[weight] = sums_of_magnitudes(
-                weight.detach(), dtype, rows=weight in self.rows_of, columns=weight in self.columns_of
-            )
-        return self.cache[weight]
+    def _set_incoming(self, layer: Units, rows: Tensor) -> None:
+        self.incoming[layer.at] = rows / layer.fan_in if self.mean else rows
 
 
-def sums_of_magnitudes(weight: Tensor, dtype: torch.dtype, *, rows: bool, columns: bool) -> tuple[Tensor, Tensor]:
-    """(row sums, column sums) of |weight|; the one that is not asked for is empty."""
-    none = weight.new_empty(0, dtype=dtype)
+def sums_of_magnitudes(weight: Tensor, dtype: torch.dtype, rows: bool, columns: bool) -> tuple[Tensor, Tensor]:
+    """Σ|w| over all but dimension 0, and over all but dimension 1; the one that is not asked for is empty."""
     per_chunk = max(1, CHUNK // max(1, weight[0].numel()))
     if weight.device.type != "cpu" or weight.shape[0] <= per_chunk:
-        return _sums(weight.abs(), dtype, rows, columns, none)
+        return _sums(weight.abs(), dtype, rows, columns)
     scratch = torch.empty_like(weight[:per_chunk])
     parts = []
     for start in range(0, weight.shape[0], per_chunk):
         chunk = weight[start : start + per_chunk]
-        parts.append(_sums(torch.abs(chunk, out=scratch[: len(chunk)]), dtype, rows, columns, none))
+        parts.append(_sums(torch.abs(chunk, out=scratch[: len(chunk)]), dtype, rows, columns))
     return (
-        torch.cat([part[0] for part in parts]) if rows else none,
-        torch.stack([part[1] for part in parts]).sum(0) if columns else none,
+        torch.cat([part[0] for part in parts]) if rows else EMPTY,
+        torch.stack([part[1] for part in parts]).sum(0) if columns else EMPTY,
     )
 
 
-def _sums(magnitudes: Tensor, dtype: torch.dtype, rows: bool, columns: bool, none: Tensor) -> tuple[Tensor, Tensor]:
+EMPTY = torch.empty(0)
+
+
+def _sums(magnitudes: Tensor, dtype: torch.dtype, rows: bool, columns: bool) -> tuple[Tensor, Tensor]:
     kernel = tuple(range(2, magnitudes.ndim))
+    widen = None if magnitudes.dtype == dtype else dtype
     return (
-        magnitudes.sum((1, *kernel), dtype=dtype) if rows else none,
-        magnitudes.sum((0, *kernel), dtype=dtype) if columns else none,
+        magnitudes.sum((1, *kernel), dtype=widen) if rows else EMPTY,
+        magnitudes.sum((0, *kernel), dtype=widen) if columns else EMPTY,
     )

@@ -1,16 +1,14 @@
-"""One hidden layer as generate-and-test sees it: its modules, its running averages, what its units did since the last step."""
+"""One hidden layer as generate-and-test sees it: its modules, and what its units did since the last step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cbp_ray.algorithm.initialization import Distribution, UnitModule
 from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit
 from cbp_ray.algorithm.utility import Needs
-from cbp_ray.errors import InputError
 
 
 class Consumer(NamedTuple):
@@ -44,36 +42,34 @@ class Capture:
         return Capture, (None,)
 
 
-class Sums(NamedTuple):
-    """Over the examples seen: Σh, Σ|h|, Σ|h - f̂| per unit (None: not needed), and how many."""
+class Observed(NamedTuple):
+    """Averages over examples and positions, per unit; None where the utility does not need it."""
 
-    h: Tensor | None
-    absolute: Tensor | None
-    deviation: Tensor | None
+    mean: Tensor | None
+    """h."""
+    activity: Tensor | None
+    """|h|, or |h - f̂|."""
     examples: int
+    """How many examples and positions these are averages of."""
 
-    def plus(self, other: "Sums") -> "Sums":
-        def add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-            return None if a is None or b is None else a + b
+    def joined(self, other: "Observed") -> "Observed":
+        """The average over both."""
+        examples = self.examples + other.examples
+        share = other.examples / examples
 
-        return Sums(
-            add(self.h, other.h),
-            add(self.absolute, other.absolute),
-            add(self.deviation, other.deviation),
-            self.examples + other.examples,
-        )
+        def join(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+            return None if a is None or b is None else torch.lerp(a, b, share)
+
+        return Observed(join(self.mean, other.mean), join(self.activity, other.activity), examples)
 
 
 class Units:
-    """State of one hidden layer. `average_utility` is u, `average_activation` is f, `birth` the step of each unit's creation.
-
-    `birth` lives on the host as well as beside the weights, so that the number of eligible units is known without waiting
-    for a device.
-    """
+    """The units of one hidden layer."""
 
     def __init__(
         self,
         number: int,
+        start: int,
         layer: HiddenLayer,
         modules: dict[str, nn.Module],
         distribution: Distribution,
@@ -84,6 +80,7 @@ class Units:
         self.number = number
         self.name = layer.unit
         self.unit: UnitModule = unit
+        self.weight: Tensor = unit.weight
         self.consumers: list[Consumer] = []
         for name in layer.outgoing:
             consumer: Any = modules[name]
@@ -92,23 +89,24 @@ class Units:
         self.distribution = distribution
         self.needs, self.needs_mean = needs, needs_mean
         self.count: int = unit.weight.shape[0]
+        self.at = slice(start, start + self.count)
+        """Where this layer's units are in the averages of all layers."""
         self.fan_in: int = unit.weight[0].numel()
         self.fan_out = sum(c.module.weight.numel() // self.count for c in self.consumers)
+        half = unit.weight.dtype in (torch.float16, torch.bfloat16)
+        self.dtype = torch.float32 if half else unit.weight.dtype
 
-        weight = unit.weight
-        self.dtype = torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype
-        self.device = weight.device
-        self.average_utility = torch.zeros(self.count, dtype=self.dtype, device=self.device)
-        self.average_activation = torch.zeros(self.count, dtype=self.dtype, device=self.device)
-        self.birth = np.zeros(self.count, dtype=np.int64)
-        self.birth_on_device = torch.zeros(self.count, dtype=torch.int64, device=self.device)
         self.exposure = 0
         self.replaced = 0
         self.nonfinite = 0
         self.pending: list[Tensor] = []
-        self.folded: Sums | None = None
+        self.folded: Observed | None = None
         self.fold_with: Callable[[], Tensor | None] | None = None
         self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive))
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
 
     def receive(self, h: Tensor) -> None:
         """Keeps a forward pass's outputs for the next step. From the second on, the one before is summed up and let go."""
@@ -116,75 +114,46 @@ class Units:
         if self.fold_with is not None and not torch.compiler.is_compiling() and len(self.pending) > 1:
             self.fold(self.pending.pop(0), self.fold_with())
 
-    def by_unit(self, h: Tensor) -> Tensor:
-        """The first consumer's input as [examples, units, positions], in the dtype of the averages."""
+    def by_unit(self, h: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """The first consumer's input as [examples, units] or [examples, units, positions], and the dimensions to average."""
         consumer = self.consumers[0]
-        conv = isinstance(consumer.module, nn.Conv2d)
-        positions = h.shape[-2] * h.shape[-1] if conv else consumer.inputs_per_unit
-        return h.reshape(-1, self.count, positions).to(self.dtype)
+        positions = consumer.inputs_per_unit
+        if isinstance(consumer.module, nn.Conv2d):
+            positions = h.shape[-2] * h.shape[-1]
+        if h.dtype != self.dtype:
+            h = h.to(self.dtype)
+        if positions == 1:
+            return h.reshape(-1, self.count), (0,)
+        return h.reshape(-1, self.count, positions), (0, 2)
 
     def fold(self, h: Tensor, f_hat: Tensor | None) -> None:
         """Adds one forward pass to `folded`."""
-        h = self.by_unit(h)
-        deviation = None
+        h, over = self.by_unit(h)
+        activity = None
         if self.needs.deviation:
             assert f_hat is not None
-            deviation = (h - f_hat[:, None]).abs_().sum((0, 2))
-        sums = Sums(
-            h.sum((0, 2)) if self.needs_mean else None,
-            h.abs().sum((0, 2)) if self.needs.absolute else None,
-            deviation,
-            h.shape[0] * h.shape[2],
-        )
-        self.folded = sums if self.folded is None else self.folded.plus(sums)
+            activity = (h - (f_hat if len(over) == 1 else f_hat[:, None])).abs_().mean(over)
+        elif self.needs.absolute:
+            activity = h.abs().mean(over)
+        observed = Observed(h.mean(over) if self.needs_mean else None, activity, h.numel() // self.count)
+        self.folded = observed if self.folded is None else self.folded.joined(observed)
 
     def pending_mean(self) -> Tensor:
         """h averaged over everything pending, for the f̂ that includes the present step."""
         views = [self.by_unit(h) for h in self.pending]
-        return torch.stack([h.sum((0, 2)) for h in views]).sum(0) / sum(h.shape[0] * h.shape[2] for h in views)
+        total = sum(h.numel() // self.count for h, _ in views)
+        return torch.stack([h.sum(over) for h, over in views]).sum(0) / total
 
-    def take_sums(self, f_hat: Tensor | None) -> Sums:
-        """Everything seen since the last step, and forgets it."""
+    def take_observed(self, f_hat: Tensor | None) -> Observed:
+        """The average over everything seen since the last step, and forgets it."""
         for h in self.pending:
             self.fold(h, f_hat)
         self.pending.clear()
-        sums, self.folded = self.folded, None
-        assert sums is not None
-        return sums
+        observed, self.folded = self.folded, None
+        assert observed is not None
+        return observed
 
-    def follow_device(self) -> None:
-        """Moves the state to where the weights went (`model.to(device)` after construction)."""
-        if self.unit.weight.device != self.device:
-            self.device = self.unit.weight.device
-            self.average_utility = self.average_utility.to(self.device)
-            self.average_activation = self.average_activation.to(self.device)
-            self.birth_on_device = self.birth_on_device.to(self.device)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "average_utility": self.average_utility.clone(),
-            "average_activation": self.average_activation.clone(),
-            "birth": torch.from_numpy(self.birth.copy()),
-            "exposure": self.exposure,
-            "replaced": self.replaced,
-            "nonfinite": self.nonfinite,
-        }
-
-    def check_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuses a state of another size."""
-        for name in ("average_utility", "average_activation", "birth"):
-            if tuple(state[name].shape) != (self.count,):
-                raise InputError(
-                    f"load_state_dict: {name} of layer {self.name!r} has {tuple(state[name].shape)} values, "
-                    f"this model has {self.count} units"
-                )
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.average_utility = state["average_utility"].to(self.device, self.dtype, copy=True)
-        self.average_activation = state["average_activation"].to(self.device, self.dtype, copy=True)
-        self.birth = state["birth"].cpu().numpy().astype(np.int64, copy=True)
-        self.birth_on_device = torch.from_numpy(self.birth).to(self.device, copy=True)
-        self.exposure, self.replaced = int(state["exposure"]), int(state["replaced"])
-        self.nonfinite = int(state["nonfinite"])
+    def forget_forwards(self) -> None:
+        """Drops what was seen since the last step."""
         self.pending.clear()
         self.folded = None

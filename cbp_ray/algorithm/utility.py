@@ -2,7 +2,7 @@
 
 | paper | here |
 |---|---|
-| h | a unit's output; its averages over the examples of a step come in as `mean_absolute` and `mean_deviation` |
+| h | a unit's output; the average of \\|h\\| or \\|h - f̂\\| over the examples of a step comes in as `activity` |
 | f̂ | `estimate(f, correction)` |
 | Σₖ\\|w_{l,i,k}\\| | `magnitude_out` |
 | Σⱼ\\|w_{l-1,j,i}\\| | `magnitude_in` |
@@ -41,19 +41,12 @@ NEEDS: dict[Utility, Needs] = {
 }
 
 
-def instantaneous(
-    utility: Utility,
-    mean_absolute: Tensor | None,
-    mean_deviation: Tensor | None,
-    magnitude_out: Tensor | None,
-    magnitude_in: Tensor | None,
-) -> Tensor:
+def instantaneous(utility: Utility, activity: Tensor | None, magnitude_out: Tensor, magnitude_in: Tensor) -> Tensor:
     """What a step adds to a unit's running average, before (1 - η).
 
     Args:
       utility: which one; `random` has no running average.
-      mean_absolute: |h| averaged over the step's examples.
-      mean_deviation: |h - f̂| averaged over the step's examples.
+      activity: averaged over the step's examples, |h| for `contribution`, |h - f̂| for the two that are corrected by it.
       magnitude_out: Σₖ|w_{l,i,k}| over all outgoing weights.
       magnitude_in: Σⱼ|w_{l-1,j,i}| over all incoming weights, without the bias.
 
@@ -62,20 +55,15 @@ def instantaneous(
     """
     match utility:
         case "weight_magnitude":
-            assert magnitude_out is not None
             return magnitude_out
-        case "contribution":  # equation 1
-            assert mean_absolute is not None and magnitude_out is not None
-            return mean_absolute * magnitude_out
-        case "mean_corrected_contribution":  # equation 4
-            assert mean_deviation is not None and magnitude_out is not None
-            return mean_deviation * magnitude_out
+        case "contribution" | "mean_corrected_contribution":  # equations 1 and 4
+            assert activity is not None
+            return activity * magnitude_out
         case "adaptation":
-            assert magnitude_in is not None
             return magnitude_in.reciprocal()
         case "overall":  # equation 5
-            assert mean_deviation is not None and magnitude_out is not None and magnitude_in is not None
-            return mean_deviation * magnitude_out / magnitude_in
+            assert activity is not None
+            return activity * magnitude_out / magnitude_in
         case "random":
             raise ValueError("the random utility has no running average")
 
@@ -85,11 +73,11 @@ def running_average(average: Tensor, value: Tensor, decay_rate: float) -> Tensor
     return torch.lerp(average, value, 1 - decay_rate)
 
 
-def bias_correction(age: Tensor, decay_rate: float, dtype: torch.dtype) -> Tensor:
-    """1 - ηᵃ, without cancellation at small ages. `age` holds integers of 1 or more."""
+def bias_correction(age: Tensor, decay_rate: float) -> Tensor:
+    """1 - ηᵃ, without cancellation at small ages. `age` is 1 or more."""
     if decay_rate == 0:
-        return torch.ones_like(age, dtype=dtype)
-    return torch.expm1(age.to(dtype) * math.log(decay_rate)).neg_()
+        return torch.ones_like(age)
+    return (age * math.log(decay_rate)).expm1_().neg_()
 
 
 def estimate(average: Tensor, correction: Tensor) -> Tensor:
