@@ -84,6 +84,9 @@ def compare_with_oracle(config, seed=5):
         assert oracle.gnt.replaced[0] > 20
         assert block.state.replaced[0, 0] == oracle.gnt.replaced[0]
         np.testing.assert_array_equal(block.state.age[:, 0], oracle.gnt.age[0])
+        # Selection looks at the order of utilities only, so the values are compared as well.
+        np.testing.assert_allclose(block.state.utility[:, 0], oracle.gnt.u[0], rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(block.state.activation[:, 0], oracle.gnt.f[0], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(("algorithm", "optimizer", "activation"), list(itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)))
@@ -213,21 +216,26 @@ def test_other_sizes_equal_torch(hidden, problem):
 
 
 def test_dead_network_is_not_slower():
-    """Averages of dead units decay into denormals, which cost 100 cycles each unless they are flushed."""
+    """Averages and moments of dead units decay into denormals. With those, each example takes 4 (SGD) to 25 times (Adam) as
+    long, also in networks that live, as Adam's moments of inputs that are 0 decay too: hence the comparison with fresh ones."""
     config = make_config(CBP | {"replacement_rate": 0}, "adam", "relu", dtype="float32", inputs=20)
-    alive, dead = KernelEngine(config, range(WIDTH)), KernelEngine(config, range(WIDTH))
+
+    def warmed_up():
+        engine = KernelEngine(config, range(WIDTH))
+        engine.advance(100)
+        return engine
+
+    def seconds(engine):
+        start = time.perf_counter()
+        engine.advance(500)
+        return time.perf_counter() - start
+
+    dead = warmed_up()
     for block in dead._blocks:
-        unit_parameters(block.state.parameters, block.shape)[:, 20] = -100  # biases
-    metrics = dead.advance(20_000)
-    assert metrics["dead"].min() == 1
-    alive.advance(20_000)
-    seconds = {"alive": [], "dead": []}
-    for _ in range(7):
-        for name, engine in (("alive", alive), ("dead", dead)):
-            start = time.perf_counter()
-            engine.advance(2_000)
-            seconds[name].append(time.perf_counter() - start)
-    assert min(seconds["dead"]) < 1.2 * min(seconds["alive"])
+        unit_parameters(block.state.parameters, block.shape)[:, 20] = -1000  # biases
+    dead.advance(20_000)  # Adam's first moments shrink by 0.9 per example, the averages by 0.99
+    assert dead.advance(1_000)["dead"].min() == 1
+    assert min(seconds(dead) for _ in range(9)) < 1.5 * min(seconds(warmed_up()) for _ in range(9))
 
 
 def test_rate_zero_is_backprop_bit_for_bit():
