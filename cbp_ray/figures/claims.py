@@ -78,9 +78,24 @@ class Evidence:
         return self.mean(statistics.early(_clean(case, metric)))
 
     def rise(self, case: Case) -> Array:
-        """How far the error at the end lies above its low point, as a fraction of the low point."""
-        error = _clean(case, "error")
-        return np.asarray(self.mean(statistics.late(error)) / self.mean(statistics.low_point(error)) - 1)
+        """How far the adjusted error at the end lies above its low point, as a fraction of the low point.
+
+        Adjusted is the error divided by that of the linear tracker on the same data. How hard the data are varies slowly
+        within a run, and both suffer alike; a linear tracker has no hidden units and so no plasticity to lose.
+        """
+        error, linear = _clean(case, "error"), _clean(self._linear(case), "error")
+        low, low_linear = statistics.low_point(error, linear)
+        late = self.mean(statistics.late(error)) / self.mean(statistics.late(linear))
+        return np.asarray(late / (self.mean(low) / self.mean(low_linear)) - 1)
+
+    def linear_total(self, examples: int) -> Array:
+        """Total error of the linear tracker over the first examples of its longest runs."""
+        case = max(self.cases.select(algorithm="linear"), key=lambda case: (case.examples, -case.mean_total))
+        bins = case.curves.examples <= examples
+        return self.mean(statistics.total(case.curves.error[:, bins], case.curves.examples[bins]))
+
+    def _linear(self, case: Case) -> Case:
+        return self.cases.best(algorithm="linear", examples=case.examples)
 
 
 def _clean(case: Case, metric: str) -> Array:

@@ -49,13 +49,14 @@ def worse_than_linear(evidence: Evidence) -> Iterator[Cell]:
 
 
 def rises_or_stays_higher(evidence: Evidence) -> Iterator[Cell]:
-    """A small step rises, or ends above what the better of the larger steps had on average."""
+    """A small step rises, or ends above what the better of the larger steps had on average; errors are adjusted."""
     for activation in ALL:
         cases = evidence.cases.select(algorithm="bp", activation=activation)
         small = longest(cases.select(step_size=0.001))
-        larger = np.min([evidence.total(cases.one(step_size=step)) for step in LARGER_STEPS], axis=0)
-        above = evidence.late(small) / larger - 1
-        yield Cell(NAMES[activation], np.maximum(evidence.rise(small) - RISE, above))
+        larger = [cases.one(step_size=step) for step in LARGER_STEPS]
+        least = np.min([evidence.total(case) for case in larger], axis=0) / evidence.linear_total(larger[0].examples)
+        late = evidence.late(small) / evidence.late(evidence.cases.best(algorithm="linear", examples=small.examples))
+        yield Cell(NAMES[activation], np.maximum(evidence.rise(small) - RISE, late / least - 1))
 
 
 def stability(algorithms: Iterable[str], activations: Iterable[str], stable: bool) -> Cells:

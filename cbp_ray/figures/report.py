@@ -9,6 +9,7 @@ from cbp_ray.figures.claims import CellFinding, Finding, Verdict
 from cbp_ray.figures.registry import Figure
 from cbp_ray.figures.tables import markdown_table, to_markdown
 
+WORDS = {Verdict.HOLDS: "hold", Verdict.FAILS: "fail", Verdict.UNDECIDED: "are undecided"}
 MARKS = {Verdict.HOLDS: "holds", Verdict.FAILS: "**fails**", Verdict.UNDECIDED: "undecided"}
 
 
@@ -64,12 +65,12 @@ class Section:
     """How it was made."""
 
 
-def results_page(title: str, introduction: str, sections: Sequence[Section]) -> str:
-    """The page of results: all claims first, then figure by figure."""
+def results_part(introduction: str, sections: Sequence[Section]) -> str:
+    """Part of the page of results: all claims first, then figure by figure."""
     findings = [finding for section in sections for finding in section.findings]
     counts = {verdict: sum(f.verdict is verdict for f in findings) for verdict in Verdict}
-    text = f"# {title}\n\n{introduction.strip()}\n\n## Claims\n\n"
-    text += ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + f", of {len(findings)}.\n\n"
+    text = f"{introduction.strip()}\n\n### Claims\n\n"
+    text += f"Of {len(findings)} claims, " + ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in Verdict) + ".\n\n"
     text += summary_table(findings)
     for section in sections:
         text += _section(section)
@@ -79,7 +80,7 @@ def results_page(title: str, introduction: str, sections: Sequence[Section]) -> 
 def _section(section: Section) -> str:
     figure = section.figure
     number = figure.key.removeprefix("fig")
-    text = f"\n## Figure {number}: {figure.title}\n\n![Figure {number}](figures/{figure.key}.png)\n\n"
+    text = f"\n### Figure {number}: {figure.title}\n\n![Figure {number}](figures/{figure.key}.png)\n\n"
     text += f"{figure.what}. {section.about}\n\n"
     best = [{k: v for k, v in row.items() if k != "best"} for row in section.rows if row["best"]]
     text += (

@@ -72,23 +72,37 @@ def early(curve: Array, bins: int = WINDOW_BINS) -> Array:
     return np.asarray(curve[:, : min(bins, curve.shape[1])].mean(axis=1))
 
 
-def low_point(curve: Array) -> Array:
-    """Each run's mean, [runs], over the window in which the average curve is lowest, before the late bins.
+def low_point(curve: Array, reference: Array | None = None) -> tuple[Array, Array]:
+    """Each run's mean, [runs], over the window in which the average curve is lowest relative to the reference.
 
     The window is chosen on one half of the runs (even or odd position) and read off on the other half. The lowest of many
     noisy means is too low; chosen on other runs it is not, so a flat curve is not mistaken for one that rises.
+
+    Args:
+      curve: [runs, bins].
+      reference: [runs, bins], what the same data cost somebody else; None for a constant.
+
+    Returns:
+      Means of the curve and of the reference over the window, which lies before the late bins.
     """
     runs, bins = curve.shape
     window = min(WINDOW_BINS, -(-bins // 10))
     before = max(bins - _late_bins(bins), window)
-    sums = np.cumsum(np.pad(curve[:, :before], ((0, 0), (1, 0))), axis=1)
-    means = (sums[:, window:] - sums[:, :-window]) / window  # [runs, windows]
+    reference = np.ones_like(curve) if reference is None else reference
+    means, references = (_window_means(values[:, :before], window) for values in (curve, reference))
     half = np.arange(runs) % 2
-    result = np.empty(runs)
+    chosen = np.empty(runs, dtype=np.intp)
     for this in (0, 1):
-        others = means[half != this] if runs > 1 else means
-        result[half == this] = means[half == this, int(others.mean(axis=0).argmin())]
-    return result
+        others = half != this if runs > 1 else half == this
+        chosen[half == this] = (means[others].mean(axis=0) / references[others].mean(axis=0)).argmin()
+    rows = np.arange(runs)
+    return means[rows, chosen], references[rows, chosen]
+
+
+def _window_means(curve: Array, window: int) -> Array:
+    """Means over every window of successive bins, [runs, windows]."""
+    sums = np.cumsum(np.pad(curve, ((0, 0), (1, 0))), axis=1)
+    return np.asarray((sums[:, window:] - sums[:, :-window]) / window)
 
 
 def _late_bins(bins: int) -> int:

@@ -102,7 +102,10 @@ def legend(panels: Any) -> None:
     for panel in panels.flat:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.25)))
+    # Inches: of a letter, and of the line beside it.
+    widest = 0.075 * max(len(label) for label in handles) + 0.45
+    total = sum(0.075 * len(label) + 0.45 for label in handles)
+    columns = len(handles) if total < figure.get_figwidth() else max(1, int(figure.get_figwidth() / widest))
     figure.legend(
         handles.values(), handles.keys(), loc="outside upper center", ncols=columns, columnspacing=1.4, handlelength=2
     )

@@ -34,7 +34,7 @@ def _best_of_kind(cases: Cases, case: Case) -> Case:
 
 def _row(case: Case) -> dict[str, Any]:
     error = statistics.finite(case.curves.error)
-    late, low = statistics.late(error), statistics.low_point(error)
+    late, low = statistics.late(error), statistics.low_point(error)[0]
     return {
         **case.settings,
         "examples": case.examples,

@@ -1,0 +1,200 @@
+"""The commands about the paper's figures: `reproduce`, `plot`, `figures`."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cbp_ray.cli_errors import Choice
+from cbp_ray.figures.registry import FIGURES, GROUPS, Figure, chosen
+
+if TYPE_CHECKING:
+    from cbp_ray.figures.claims import Finding
+    from cbp_ray.figures.reproduce import Product
+    from cbp_ray.sweeps import Outcome, Sweep
+
+figure_argument = click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
+scale_option = click.option(
+    "--scale",
+    type=Choice(["paper", "laptop", "smoke"]),
+    default="paper",
+    show_default=True,
+    help="The paper's runs; what a 2-core machine finishes; a few seconds.",
+)
+storage_option = click.option(
+    "--storage",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="results",
+    show_default=True,
+    help="Where results are kept.",
+)
+
+
+@click.command()
+@figure_argument
+@scale_option
+@storage_option
+@click.option("--address", metavar="A", help="Ray cluster to run on; a local one is started without it.")
+def reproduce(figure: str, scale: str, storage: Path, address: str | None) -> int:
+    """Run the sweeps of a figure, draw it and check its claims.
+
+    FIG is a key listed by `cbp-ray figures`, the name of a problem, or `all` (those that can be reproduced in this
+    version). Writes PNG, PDF, tables and the verdict on each of the paper's claims to DIR/figures/SCALE; exits with 1
+    if a claim fails. Runs that are stored already are not repeated: interrupt it at any time, and start it again.
+
+    \b
+    Examples:
+      cbp-ray reproduce fig6
+      cbp-ray reproduce bit-flipping
+      cbp-ray reproduce fig7 --scale laptop
+      cbp-ray reproduce all --scale smoke --storage /tmp/try
+    """
+    figures = chosen(figure)
+    from cbp_ray.cli_sweeps import check_storage
+    from cbp_ray.figures.provenance import Reproduction, now
+    from cbp_ray.figures.reproduce import join, load_figure
+
+    begun = time.monotonic()
+    check_storage(str(storage))
+    sweeps = [load_figure(f, scale) for f in figures]
+    outcomes = [_run(sweep, storage, address) for sweep in join(sweeps, figure)]
+    failed = sum(outcome.failed for outcome in outcomes)
+    if failed:
+        click.echo(f"{failed} trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
+        return 1
+    directory = _directory(storage, scale)
+    findings = [finding for product in _produce(figures, sweeps, storage, directory) for finding in product.findings]
+    Reproduction(
+        command=f"cbp-ray reproduce {figure}" + ("" if scale == "paper" else f" --scale {scale}"),
+        figures=[f.key for f in figures],
+        scale=scale,
+        runs=sum(outcome.runs for outcome in outcomes),
+        stored_runs=sum(outcome.stored_runs for outcome in outcomes),
+        failed=failed,
+        sweep_seconds=sum(outcome.seconds for outcome in outcomes),
+        seconds=time.monotonic() - begun,
+        **now(),
+    ).append_to(directory)
+    return _conclude(findings, figure, directory)
+
+
+@click.command()
+@figure_argument
+@scale_option
+@storage_option
+@click.option(
+    "--docs",
+    metavar="DOCS",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write results.md, figures and numbers to this folder.",
+)
+def plot(figure: str, scale: str, storage: Path, docs: Path | None) -> int:
+    """Draw a figure from stored results, without running anything.
+
+    Writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails.
+
+    \b
+    Examples:
+      cbp-ray plot fig6
+      cbp-ray plot bit-flipping --docs docs
+      cbp-ray plot all --storage /data/cbp
+    """
+    figures = chosen(figure)
+    from cbp_ray.figures.reproduce import load_figure
+
+    sweeps = [load_figure(f, scale) for f in figures]
+    directory = _directory(storage, scale)
+    products = _produce(figures, sweeps, storage, directory)
+    if docs is not None:
+        from cbp_ray.figures.documentation import write_documentation
+
+        write_documentation(figure, products, sweeps, storage, directory, docs)
+    return _conclude([finding for product in products for finding in product.findings], figure, directory)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs to read.")
+def figures(as_json: bool) -> None:
+    """List the figures of the paper, their claims and what they cost.
+
+    Says of each figure whether `cbp-ray reproduce` can run it in this version, how many runs it takes and about how
+    long they last on one core. Runs that figures share are counted for each. --json has everything known of a figure,
+    also what is compared and the settings swept.
+
+    \b
+    Examples:
+      cbp-ray figures
+      cbp-ray figures --json
+    """
+    from cbp_ray.cli_progress import span
+    from cbp_ray.figures.estimate import Estimate, estimate
+
+    costs: dict[str, Estimate] = {figure.key: estimate(figure) for figure in FIGURES.values() if figure.available}
+    if as_json:
+        listed = [
+            {**asdict(f), "available": f.available, "cost": asdict(costs[f.key]) if f.key in costs else None}
+            for f in FIGURES.values()
+        ]
+        click.echo(json.dumps(listed, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("figure", "problem", "what it shows, and the claim to check", "runs", "CPU time", show_lines=True)
+    for figure in FIGURES.values():
+        contents = f"{figure.title}\n{figure.claim}"
+        cost = costs.get(figure.key)
+        amount = (f"{cost.runs:,}", span(cost.core_seconds)) if cost else ("not built yet", "")
+        table.add_row(figure.key, figure.problem, contents, *amount)
+    Console().print(table)
+
+
+def _run(sweep: "Sweep", storage: Path, address: str | None) -> "Outcome":
+    from cbp_ray.cli_progress import make_display
+    from cbp_ray.sweeps import run_sweep
+
+    display = make_display(as_json=False)
+    try:
+        return run_sweep(sweep, storage, address=address, progress=display)
+    finally:
+        display.close()
+
+
+def _directory(storage: Path, scale: str) -> Path:
+    return storage / "figures" / scale
+
+
+def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: Path, directory: Path) -> "list[Product]":
+    from cbp_ray.figures.reproduce import produce, read_cases
+
+    # All are read before any is written: what is missing is found out at once.
+    cases = [read_cases(sweep, storage) for sweep in sweeps]
+    return [produce(figure, found, directory) for figure, found in zip(figures, cases, strict=True)]
+
+
+def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
+    """Writes and prints all claims together. Returns the exit code."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from cbp_ray.figures.claims import Verdict
+    from cbp_ray.figures.report import WORDS, claims_json, claims_markdown, decisive_text
+
+    if name in GROUPS:
+        (directory / f"{name}_claims.json").write_text(claims_json(findings), encoding="utf-8")
+        (directory / f"{name}_claims.md").write_text(f"# Claims: {name}\n\n{claims_markdown(findings)}", encoding="utf-8")
+    colours = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.UNDECIDED: "yellow"}
+    table = Table("claim", "the paper says", "verdict", "decisive comparison [interval]", show_lines=True)
+    for finding in findings:
+        verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
+        table.add_row(finding.key, finding.quote, verdict, decisive_text(finding).replace("[", r"\["))
+    Console().print(table)
+    counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
+    click.echo(", ".join(f"{count} {WORDS[verdict]}" for verdict, count in counts.items() if count))
+    click.echo(f"Figures, tables and claims are in {directory}")
+    return 1 if counts[Verdict.FAILS] else 0
