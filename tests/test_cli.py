@@ -15,14 +15,9 @@ from cbp_ray.cli import BENCHMARKS, cli, main
 from cbp_ray.errors import InputError
 from cbp_ray.figures.registry import FIGURES
 
-COMMANDS = ["run", "reproduce", "plot", "status", "figures", "submit", "data", "bench", "completion"]
+COMMANDS = ["run", "reproduce", "plot", "status", "figures", "submit", "logs", "stop", "data", "bench", "completion"]
 # The commands that are declared but have nothing behind them yet, with valid arguments.
 NOT_BUILT = [
-    ["run", __file__],
-    ["reproduce", "fig6"],
-    ["plot", "fig6"],
-    ["status"],
-    ["submit", __file__, "--address", "http://head:8265"],
     ["data", "mnist"],
 ]
 
@@ -99,6 +94,8 @@ def test_module_and_script_are_the_same_program() -> None:
         (["figures", "extra"], ["cbp-ray figures:", "extra", "see: cbp-ray figures --help"]),
         (["reproduce"], ["cbp-ray reproduce:", "FIG", "required"]),
         (["reproduce", "fig66"], ["cbp-ray reproduce:", "FIG", "one of fig3,", "'fig66'", "did you mean 'fig6'?"]),
+        (["reproduce", "fig20"], ["cbp-ray reproduce:", "FIG", "built in this version", "'fig20'", "fig3, fig6"]),
+        (["plot", "fig6", "--storage", "/nowhere"], ["cbp-ray plot:", "/nowhere", "run the sweep first"]),
         (["reproduce", "fig6", "--scale", "huge"], ["--scale", "one of paper, laptop, smoke", "'huge'"]),
         (["reproduce", "fig6", "--scale"], ["cbp-ray reproduce:", "--scale", "requires an argument"]),
         (["run", "no-such-file.yaml"], ["cbp-ray run:", "CONFIG.yaml", "'no-such-file.yaml'", "does not exist"]),
@@ -187,7 +184,7 @@ def test_figures_as_json_is_the_whole_registry(capsys: pytest.CaptureFixture[str
     assert main(["figures", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [figure["key"] for figure in listed] == list(FIGURES)
-    assert {"key", "problem", "title", "what", "grid", "claim", "available"} == set(listed[0])
+    assert {"key", "problem", "title", "what", "grid", "claim", "sweep", "available", "cost"} == set(listed[0])
 
 
 def test_figures_covers_every_result_of_the_paper() -> None:

@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"__main__"},
     {"cli"},
+    {"cli_figures"},
+    {"cli_sweeps"},
+    {"cli_progress"},
     {"cli_errors"},
     {"figures"},
     {"sweeps"},

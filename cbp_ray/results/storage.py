@@ -1,0 +1,117 @@
+"""A folder that holds results: local, NFS, or anything that `pyarrow.fs` opens. Every file appears whole or not at all."""
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+from pyarrow import fs
+
+WHOLE_OBJECT_STORES = {"s3", "gcs", "abfs"}
+"""Here an object becomes visible when its upload is complete, and a rename would be a copy."""
+
+TEMPORARY = ".tmp-"
+
+
+class Folder:
+    """A folder by its path or URI. Folders below it come into being when something is written.
+
+    Example:
+      >>> Folder("results") / "bit_flipping" / "curves"
+      Folder('results/bit_flipping/curves')
+    """
+
+    def __init__(self, location: str | os.PathLike[str], filesystem: fs.FileSystem | None = None) -> None:
+        text = os.fspath(location)
+        if filesystem is not None:
+            self.filesystem, self.path = filesystem, text
+        elif "://" in text:
+            self.filesystem, self.path = fs.FileSystem.from_uri(text)
+        else:
+            self.filesystem, self.path = fs.LocalFileSystem(), os.path.abspath(text)
+        self.path = self.path.rstrip("/")
+        self._location = text.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"Folder({self._location!r})"
+
+    def __truediv__(self, name: str) -> "Folder":
+        below = Folder.__new__(Folder)
+        below.filesystem, below.path, below._location = self.filesystem, f"{self.path}/{name}", f"{self._location}/{name}"
+        return below
+
+    @property
+    def location(self) -> str:
+        """The path or URI from which another process opens the same folder."""
+        return self._location if "://" in self._location else self.path
+
+    @property
+    def local(self) -> Path | None:
+        """The folder as a path, if it is on a file system of this machine."""
+        return Path(self.path) if isinstance(self.filesystem, fs.LocalFileSystem) else None
+
+    def names(self) -> list[str]:
+        """Names of the files in it, in order; none if there is no such folder."""
+        if self.local is not None:
+            # Many times faster than pyarrow, which asks for the status of every file.
+            try:
+                with os.scandir(self.path) as entries:
+                    return sorted(e.name for e in entries if not e.name.startswith(TEMPORARY) and not e.is_dir())
+            except FileNotFoundError:
+                return []
+        selector = fs.FileSelector(self.path, allow_not_found=True)
+        found = self.filesystem.get_file_info(selector)
+        return sorted(
+            info.base_name for info in found if info.type == fs.FileType.File and not info.base_name.startswith(TEMPORARY)
+        )
+
+    def folders(self) -> list[str]:
+        """Names of the folders in it, in order."""
+        found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return bool(self.filesystem.get_file_info(f"{self.path}/{name}").type == fs.FileType.File)
+
+    def read(self, name: str) -> bytes:
+        """A file's content.
+
+        Raises:
+          FileNotFoundError: if there is none.
+        """
+        with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
+            return bytes(stream.read())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file; whatever happens, there is either the old one or the whole new one."""
+        target = f"{self.path}/{name}"
+        if self.filesystem.type_name in WHOLE_OBJECT_STORES:
+            with self.filesystem.open_output_stream(target) as stream:
+                stream.write(content)
+            return
+        temporary = f"{self.path}/{TEMPORARY}{uuid.uuid4().hex}"
+        if self.local is not None:
+            self._write_local(Path(temporary), Path(target), content)
+            return
+        self.filesystem.create_dir(self.path)
+        with self.filesystem.open_output_stream(temporary) as stream:
+            stream.write(content)
+        self.filesystem.move(temporary, target)
+
+    def _write_local(self, temporary: Path, target: Path, content: bytes) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def remove(self, name: str) -> None:
+        """Removes a file; nothing happens if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(f"{self.path}/{name}")

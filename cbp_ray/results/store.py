@@ -1,0 +1,198 @@
+"""The results of a sweep: one Parquet file of curves and one of runs for every block of seeds."""
+
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.curves import Curves
+from cbp_ray.results.keys import RESULT_VERSION, BlockName, config_key, describe_seeds
+from cbp_ray.results.storage import Folder
+
+SUFFIX = ".parquet"
+METADATA = b"cbp_ray"
+NOT_METRICS = {"trial_id", "seed", "bin", "examples"}
+
+
+class MissingResults(InputError):
+    """Results were asked for that no sweep has stored yet."""
+
+    def __init__(self, message: str, seeds: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.seeds = seeds
+        """Which."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One configuration with the seeds of one trial."""
+
+    config: OnlineConfig
+    engine: str
+    seeds: tuple[int, ...]
+    """Ascending."""
+
+    @cached_property
+    def name(self) -> BlockName:
+        """What its files are called."""
+        return BlockName(config_key(self.config, self.engine), self.seeds)
+
+    @property
+    def trial_id(self) -> str:
+        """The name as text."""
+        return str(self.name)
+
+
+class Store:
+    """`<storage>/<sweep>/`.
+
+    Args:
+      storage: folder or URI of all results.
+      sweep: name of the sweep.
+    """
+
+    def __init__(self, storage: str | os.PathLike[str], sweep: str) -> None:
+        self.storage, self.sweep = Folder(storage), sweep
+        self.folder = self.storage / sweep
+        self.curves, self.runs = self.folder / "curves", self.folder / "runs"
+
+    def names(self) -> list[BlockName]:
+        """Every stored block, from the names of the files alone."""
+        parsed = (BlockName.parse(name.removesuffix(SUFFIX)) for name in self.curves.names() if name.endswith(SUFFIX))
+        return [name for name in parsed if name is not None]
+
+    def has(self, block: Block) -> bool:
+        """Whether exactly this block is stored."""
+        return self.curves.has(block.trial_id + SUFFIX)
+
+    def write(self, block: Block, curves: Curves, about: Mapping[str, Any]) -> bool:
+        """Stores a block. A block that is there already stays untouched.
+
+        Args:
+          block: what was run.
+          curves: of exactly its seeds.
+          about: columns of `runs`, the same for every seed.
+
+        Returns:
+          Whether it was written.
+        """
+        if curves.seeds != block.seeds:
+            raise ValueError(f"curves of seeds {curves.seeds} for a block of {block.seeds}")
+        if self.has(block):
+            return False
+        config = block.config.model_dump_json()
+        metadata = {
+            METADATA: json.dumps({"config": json.loads(config), "engine": block.engine, "version": RESULT_VERSION}).encode()
+        }
+        name, count = block.trial_id + SUFFIX, len(block.seeds)
+        runs = pyarrow.table(
+            {
+                "trial_id": [block.trial_id] * count,
+                "seed": np.array(block.seeds, dtype=np.uint64),
+                "engine": [block.engine] * count,
+                "config": [config] * count,
+                **{key: [value] * count for key, value in about.items()},
+            }
+        )
+        table = curves.to_table()
+        ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(len(table), np.int32)), [block.trial_id])
+        # The curves come last: a block counts as done from the moment they are there.
+        self.runs.write(name, _parquet(runs, metadata))
+        self.curves.write(name, _parquet(table.add_column(0, "trial_id", ids), metadata))
+        return True
+
+    def read_curves(
+        self,
+        config: OnlineConfig,
+        seeds: Iterable[int],
+        engine: str = "kernel",
+        names: Iterable[BlockName] | None = None,
+    ) -> Curves:
+        """The curves of one configuration, with exactly these seeds in this order.
+
+        Args:
+          config: the configuration.
+          seeds: the runs wanted.
+          engine: which engine made them.
+          names: what `names()` said, to save asking again when many configurations are read.
+
+        Raises:
+          MissingResults: if a run is not stored; the message says which.
+        """
+        wanted = tuple(int(seed) for seed in seeds)
+        key = config_key(config, engine)
+        position: dict[int, tuple[BlockName, int]] = {}
+        for name in self.names() if names is None else names:
+            if name.key == key:
+                for row, seed in enumerate(name.seeds):
+                    position.setdefault(seed, (name, row))
+        missing = tuple(seed for seed in wanted if seed not in position)
+        if missing or not wanted:
+            raise MissingResults(self._say_missing(config, engine, wanted, missing), missing)
+        parts: dict[BlockName, Curves] = {}
+        for name in dict.fromkeys(position[seed][0] for seed in wanted):
+            parts[name] = self._read(name, config, engine)
+        first = parts[position[wanted[0]][0]]
+        metrics = {
+            metric: np.stack([parts[position[seed][0]].metrics[metric][position[seed][1]] for seed in wanted])
+            for metric in first.metrics
+        }
+        return Curves(wanted, first.examples, metrics)
+
+    def _read(self, name: BlockName, config: OnlineConfig, engine: str) -> Curves:
+        path = f"{name}{SUFFIX}"
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(self.curves.read(path)))
+        about = json.loads(table.schema.metadata[METADATA])
+        if about != {"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION}:
+            raise InputError(f"{self.curves.location}/{path}: must hold the config of its name, got another; remove it")
+        shape = len(name.seeds), config.bins
+        stored = table.column("seed").to_numpy().reshape(shape)[:, 0]
+        if tuple(int(seed) for seed in stored) != name.seeds:
+            raise InputError(f"{self.curves.location}/{path}: must hold the seeds of its name, got others; remove it")
+        metrics: dict[str, NDArray[np.float64]] = {
+            column: table.column(column).to_numpy().reshape(shape) for column in table.column_names if column not in NOT_METRICS
+        }
+        return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], metrics)
+
+    def _say_missing(self, config: OnlineConfig, engine: str, wanted: tuple[int, ...], missing: tuple[int, ...]) -> str:
+        algorithm = config.algorithm.model_dump(mode="json", exclude_defaults=True) | {"name": config.algorithm.name}
+        settings = ", ".join(f"{name}={value}" for name, value in algorithm.items() if name != "name")
+        which = f"{config.algorithm.name}({settings}) with {config.optimizer.name} {config.optimizer.step_size}"
+        where = f"{self.folder.location} (key {config_key(config, engine)})"
+        found = f"got none for seeds {describe_seeds(missing) or 'nothing'}"
+        return f"results in {where}: must hold {len(wanted)} runs of {which} by engine {engine!r}, {found}; run the sweep first"
+
+
+def read_curves(
+    storage: str | os.PathLike[str], sweep_name: str, config: OnlineConfig, seeds: Iterable[int], engine: str = "kernel"
+) -> Curves:
+    """The stored curves of one configuration, with exactly these seeds in this order. Opens only the files that hold them.
+
+    Args:
+      storage: folder or URI of all results.
+      sweep_name: name of the sweep.
+      config: the configuration.
+      seeds: the runs wanted.
+      engine: which engine made them.
+
+    Raises:
+      MissingResults: if a run is not stored; the message says which.
+    """
+    return Store(storage, sweep_name).read_curves(config, seeds, engine)
+
+
+def _parquet(table: pyarrow.Table, metadata: dict[bytes, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+    return buffer.getvalue()

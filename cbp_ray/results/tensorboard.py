@@ -1,0 +1,204 @@
+"""TensorBoard: one run per configuration, with the mean over seeds, its confidence band and the diagnostics.
+
+Written without torch or TensorFlow. A run is one file whose name says which seeds it sums up: it is replaced when there are
+more, and left alone when nothing has changed.
+"""
+
+import hashlib
+import io
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as custom_scalar
+from tensorboard.plugins.hparams import api_pb2, summary_v2
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.curves import Curves
+from cbp_ray.results.aggregates import mean_interval
+from cbp_ray.results.keys import config_key, encode_seeds
+from cbp_ray.results.store import Store
+
+FOLDER = "tensorboard"
+PREFIX = "events.out.tfevents."
+PERFORMANCE = ("error", "accuracy", "episode_return")
+"""The metric that a problem is judged by; it gets the band and the tab for hyper-parameters."""
+
+Settings = dict[str, str | float | bool]
+
+
+class Boards:
+    """The TensorBoard runs of one sweep.
+
+    Args:
+      store: where results are, and where `tensorboard/` goes.
+      configurations: group and config of each; they decide how runs are named.
+      engine: which engine's results.
+    """
+
+    def __init__(self, store: Store, configurations: Sequence[tuple[str, OnlineConfig]], engine: str) -> None:
+        self._store, self._engine = store, engine
+        self._folder = store.folder / FOLDER
+        self._labels = labels(configurations, engine)
+        self._groups = {config_key(config, engine): group for group, config in configurations}
+        self._head_written = False
+
+    def write(self, config: OnlineConfig, seeds: Iterable[int]) -> None:
+        """Writes the run of one configuration, all of whose seeds are stored."""
+        key, seeds = config_key(config, self._engine), tuple(seeds)
+        folder = self._folder
+        for part in self._labels[key].split("/"):
+            folder = folder / part
+        content_id = hashlib.sha256(f"{key}-{encode_seeds(seeds)}".encode()).hexdigest()[:16]
+        name = f"{PREFIX}{content_id}"
+        old = folder.names()
+        if name in old:
+            return
+        curves = self._store.read_curves(config, seeds, self._engine)
+        if not self._head_written:
+            self._write_head(curves)
+        settings = flat_settings(config) | {"group": self._groups[key], "engine": self._engine, "seeds": len(seeds)}
+        folder.write(name, encode(_run_events(curves, settings)))
+        for other in old:
+            folder.remove(other)
+
+    def _write_head(self, curves: Curves) -> None:
+        """What is common to all runs: the columns of the hyper-parameters tab and the chart with the band."""
+        metric = performance(curves)
+        content_id = hashlib.sha256(metric.encode()).hexdigest()[:16]
+        if not self._folder.has(f"{PREFIX}{content_id}"):
+            self._folder.write(f"{PREFIX}{content_id}", encode(_head_events(metric)))
+        self._head_written = True
+
+
+def write_image(store: Store, name: str, png: bytes) -> None:
+    """Puts a figure into the Images tab.
+
+    Args:
+      store: of the sweep.
+      name: the figure's.
+      png: the picture.
+    """
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
+    image = summary_pb2.Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
+    event = event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=name, image=image)]))
+    folder = store.folder / FOLDER / "figures" / _safe(name)
+    old = folder.names()
+    new = f"{PREFIX}{hashlib.sha256(png).hexdigest()[:16]}"
+    folder.write(new, encode([event]))
+    for other in old:
+        if other != new:
+            folder.remove(other)
+
+
+def performance(curves: Curves) -> str:
+    """Which metric the problem is judged by."""
+    return next((name for name in PERFORMANCE if name in curves.metrics), next(iter(curves.metrics)))
+
+
+def labels(configurations: Sequence[tuple[str, OnlineConfig]], engine: str) -> dict[str, str]:
+    """A readable name for each config key: the group, and below it the settings in which its configurations differ."""
+    by_group: dict[str, list[tuple[str, Settings]]] = defaultdict(list)
+    for group, config in configurations:
+        by_group[group].append((config_key(config, engine), flat_settings(config)))
+    found: dict[str, str] = {}
+    for group, members in by_group.items():
+        names = list(dict.fromkeys(name for _, settings in members for name in settings))
+        varying = [name for name in names if len({repr(settings.get(name)) for _, settings in members}) > 1]
+        for key, settings in members:
+            parts = [f"{name.rpartition('.')[2]}={_show(settings[name])}" for name in varying if name in settings]
+            found[key] = f"{_safe(group)}/{_safe(','.join(parts))}" if parts else _safe(group)
+    counts: dict[str, int] = defaultdict(int)
+    for label in found.values():
+        counts[label] += 1
+    return {key: label if counts[label] == 1 else f"{label},{key[:6]}" for key, label in found.items()}
+
+
+def flat_settings(config: OnlineConfig) -> Settings:
+    """`{"algorithm.replacement_rate": 1e-4, …}`."""
+    flat: Settings = {}
+
+    def visit(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                visit(f"{prefix}.{name}" if prefix else name, inner)
+        else:
+            flat[prefix] = value if isinstance(value, str | float | bool) else json.dumps(value)
+            if isinstance(value, int) and not isinstance(value, bool):
+                flat[prefix] = float(value)
+
+    visit("", config.model_dump(mode="json"))
+    return flat
+
+
+def encode(events: Iterable[event_pb2.Event]) -> bytes:
+    """Events as the content of a TensorBoard file."""
+    buffer = io.BytesIO()
+    writer = RecordWriter(buffer)
+    writer.write(event_pb2.Event(file_version="brain.Event:2").SerializeToString())
+    for event in events:
+        writer.write(event.SerializeToString())
+    return buffer.getvalue()
+
+
+def _run_events(curves: Curves, settings: Settings) -> Iterable[event_pb2.Event]:
+    yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings))
+    judged = performance(curves)
+    band = mean_interval(curves[judged])
+    columns = {f"{judged}/mean": band.mean, f"{judged}/lower": band.lower, f"{judged}/upper": band.upper}
+    columns |= {f"diagnostics/{name}": curves.mean(name) for name in curves.metrics if name != judged}
+    for index, examples in enumerate(curves.examples):
+        values = {tag: float(column[index]) for tag, column in columns.items()}
+        yield _scalars(int(examples), {tag: value for tag, value in values.items() if np.isfinite(value)})
+    final = int(curves.examples[-1])
+    yield _scalars(
+        final, {f"summary/{judged}_whole_run": float(band.mean.mean()), f"summary/{judged}_end": float(band.mean[-1])}
+    )
+
+
+def _scalars(step: int, values: dict[str, float]) -> event_pb2.Event:
+    entries = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+    # Wall time stays 0: the same results give the same file.
+    return event_pb2.Event(step=step, summary=summary_pb2.Summary(value=entries))
+
+
+def _head_events(metric: str) -> Iterable[event_pb2.Event]:
+    tags = (f"summary/{metric}_whole_run", f"summary/{metric}_end")
+    infos = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag.partition("/")[2]) for tag in tags]
+    experiment = summary_v2.hparams_config_pb([], [])
+    yield event_pb2.Event(step=0, summary=_with_metrics(experiment, infos))
+    margin = layout_pb2.MarginChartContent(
+        series=[layout_pb2.MarginChartContent.Series(value=f"{metric}/mean", lower=f"{metric}/lower", upper=f"{metric}/upper")]
+    )
+    chart = layout_pb2.Chart(title=f"{metric}, 95% confidence", margin=margin)
+    layout = layout_pb2.Layout(category=[layout_pb2.Category(title="mean over seeds", chart=[chart])])
+    value = summary_pb2.Summary.Value(
+        tag=custom_scalar.CONFIG_SUMMARY_TAG,
+        metadata=custom_scalar.create_summary_metadata(),
+        # The plugin's own helper would need TensorFlow for this line.
+        tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[layout.SerializeToString()]),
+    )
+    yield event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[value]))
+
+
+def _with_metrics(summary: summary_pb2.Summary, infos: list[api_pb2.MetricInfo]) -> summary_pb2.Summary:
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    data = plugin_data_pb2.HParamsPluginData.FromString(summary.value[0].metadata.plugin_data.content)
+    data.experiment.metric_infos.extend(infos)
+    summary.value[0].metadata.plugin_data.content = data.SerializeToString()
+    return summary
+
+
+def _show(value: str | float | bool) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=,._+-]", "_", text) or "_"

@@ -1,0 +1,128 @@
+"""Connecting to Ray, with token authentication on, and what the cluster has to offer.
+
+Ray reads `RAY_AUTH_MODE` when it is imported, so nothing here imports it before the variable is set.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cbp_ray.errors import InputError
+from cbp_ray.sweeps.definition import Resources
+
+OBJECT_STORE_BYTES = 100 * 2**20
+"""Of an embedded cluster. Results go to storage, not through Ray; what Ray carries is a few hundred bytes per trial."""
+
+HOW_TO_GET_A_TOKEN = "copy ~/.ray/auth_token from the head node, or set RAY_AUTH_TOKEN"
+
+QUIET = {
+    # Our own progress says what happens; Tune's loggers repeat it for every trial.
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    # Sweeps resume from their results. Tune's own snapshot is never read, and takes long for thousands of trials.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e9",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def has_token() -> bool:
+    """Whether this user has a token of Ray."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return True
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return Path(path).is_file() if path else (Path.home() / ".ray" / "auth_token").is_file()
+
+
+def use_token() -> None:
+    """Turns token authentication on for this process and those it starts, unless the environment says otherwise."""
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if "ray" in sys.modules:
+        from ray._raylet import Config  # type: ignore[attr-defined]
+
+        Config.initialize("")
+
+
+def resolve_address(address: str | None) -> str | None:
+    """The cluster to use: as given, else that of the Ray job this process runs in, else None for an embedded one.
+
+    Raises:
+      InputError: for an address that Tune cannot be driven through.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address and address.startswith(("http://", "https://", "ray://")):
+        raise InputError(
+            f"address: must be HOST:PORT of a cluster that this machine is part of, or auto, got {address!r}; "
+            "use `cbp-ray submit --address http://HOST:8265` from elsewhere"
+        )
+    return None if address == "local" else address
+
+
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """A connection to Ray for the length of a sweep; one that is there already is used and left alone.
+
+    Raises:
+      InputError: if the cluster cannot be reached, or has another token.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if address is None or has_token():
+        use_token()
+    import ray
+
+    for name in ("ray.tune", "ray.train", "ray.air", "ray._private", "ray.worker"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if ray.is_initialized():
+        yield
+        return
+    _connect(address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str | None) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if address is None:
+        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+        return
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split())[:200]
+        if isinstance(error, ray.exceptions.AuthenticationError) or "uthentic" in reason:
+            raise InputError(f"address: {address} wants another token, got: {reason}; {HOW_TO_GET_A_TOKEN}") from None
+        raise InputError(f"address: must be a running Ray cluster, got {address!r} ({reason}); see `ray status`") from None
+
+
+def slots(resources: Resources) -> int:
+    """How many trials run at once on the nodes that are there now."""
+    import ray
+
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return sum(fit(node["Resources"], resources) for node in nodes if node["Alive"])
+
+
+def fit(node: dict[str, float], resources: Resources) -> int:
+    """How many trials fit on a node."""
+    count = node.get("CPU", 0.0) / resources.cpu
+    if resources.gpu:
+        count = min(count, node.get("GPU", 0.0) / resources.gpu)
+    if resources.memory_mb:
+        count = min(count, node.get("memory", 0.0) / (resources.memory_mb * 2**20))
+    return int(count + 1e-9)

@@ -1,0 +1,54 @@
+"""How long a run takes and how much memory it needs, roughly. Used to size blocks and to answer `--dry-run`."""
+
+import math
+
+from cbp_ray.experiments.config import OnlineConfig
+
+LANES = 32
+"""Runs that the lane kernel advances together; the engine fills up the last block, so a single run costs as much as these."""
+
+LANE_SECONDS = {"sgd": 20e-9, "adam": 60e-9}
+"""Per example and run, for 5 units of 20 inputs on one core of an AVX-512 machine; a machine without is a few times slower."""
+LANE_WEIGHTS = 5 * 20
+
+TORCH_SECONDS = 400e-6
+"""Per example and run of a small network: the price of a few dozen torch calls."""
+
+WEIGHT_SECONDS = 1.2e-10
+"""Per example, run and weight of a large network that is updated weight by weight."""
+
+STATE_ARRAYS = 4
+"""Copies of the weights that a learner keeps: themselves, gradients or Adam's moments, and working memory."""
+PROCESS_BYTES = 250e6
+"""Of a worker with Python, Ray, Numba and NumPy."""
+
+
+def weights(config: OnlineConfig) -> int:
+    """Number of weights of the learner, without biases."""
+    sizes = [getattr(config.problem, "inputs", 784), *config.network.hidden]
+    if config.algorithm.name == "linear":
+        sizes = sizes[:1]
+    return sum(a * b for a, b in zip(sizes, [*sizes[1:], 1], strict=True))
+
+
+def lanes(config: OnlineConfig, engine: str) -> int:
+    """Runs that cost as much together as one alone."""
+    return LANES if engine == "kernel" and config.problem.name == "bit_flipping" else 1
+
+
+def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
+    """Estimated time of so many runs on one core."""
+    size = weights(config)
+    if lanes(config, engine) > 1:
+        whole = math.ceil(runs / LANES) * LANES
+        per_example = LANE_SECONDS[config.optimizer.name] * max(0.3, size / LANE_WEIGHTS)
+        return whole * config.examples * per_example
+    per_example = size * WEIGHT_SECONDS if engine == "kernel" else TORCH_SECONDS + 4 * size * WEIGHT_SECONDS
+    return runs * config.examples * per_example
+
+
+def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:
+    """Estimated memory of a worker that advances so many runs together."""
+    whole = math.ceil(runs / lanes(config, engine)) * lanes(config, engine)
+    curves = whole * config.bins * 10 * 8
+    return PROCESS_BYTES + whole * weights(config) * 8 * STATE_ARRAYS + curves

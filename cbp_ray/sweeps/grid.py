@@ -1,0 +1,63 @@
+"""Grids: a list where the schema of `OnlineConfig` wants one value stands for several configurations."""
+
+import itertools
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from cbp_ray.experiments.config import OnlineConfig
+
+
+def expand(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All combinations of the lists in `settings`, the last key varying fastest.
+
+    Example:
+      >>> [s["optimizer"]["step_size"] for s in expand({"optimizer": {"name": "sgd", "step_size": [0.1, 0.01]}})]
+      [0.1, 0.01]
+    """
+    yield from _expand_mapping(settings, (OnlineConfig,))
+
+
+def _expand_mapping(settings: Mapping[str, Any], models: tuple[type[BaseModel], ...]) -> Iterator[dict[str, Any]]:
+    choices = [list(_expand_value(value, _annotations(models, name))) for name, value in settings.items()]
+    for combination in itertools.product(*choices):
+        yield dict(zip(settings, combination, strict=True))
+
+
+def _expand_value(value: Any, annotations: tuple[Any, ...]) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from _expand_mapping(value, tuple(m for a in annotations for m in _models(a)))
+    elif not isinstance(value, list) or (
+        any(_is_sequence(a) for a in annotations) and not (value and all(isinstance(v, list) for v in value))
+    ):
+        yield value
+    else:
+        for each in value:
+            # A list in a list is a value here: the schema wants a sequence, or the config's own check refuses it.
+            yield from [each] if isinstance(each, list) else _expand_value(each, annotations)
+
+
+def _annotations(models: tuple[type[BaseModel], ...], name: str) -> tuple[Any, ...]:
+    return tuple(m.model_fields[name].annotation for m in models if name in m.model_fields)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """An annotation without `Annotated`, and the members of a union one by one."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _parts(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
+        for member in get_args(annotation):
+            yield from _parts(member)
+    else:
+        yield annotation
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    yield from (p for p in _parts(annotation) if isinstance(p, type) and issubclass(p, BaseModel))
+
+
+def _is_sequence(annotation: Any) -> bool:
+    return any(get_origin(part) in (tuple, list) or part in (tuple, list) for part in _parts(annotation))
