@@ -36,11 +36,8 @@ SQUARED_ERROR, SATURATED, INPUT_GRADIENT = int(Total.SQUARED_ERROR), int(Total.S
 
 
 @njit(forceinline=True)
-def place_bits(scratch: Any, bits: Any, position: int, constant: int, inputs: int) -> Any:
-    """Unpacks the inputs that change with every example. Returns the sum of all inputs."""
-    total = load(scratch.x, 0) * 0.0
-    for j in range(constant):
-        total = total + load(scratch.x, j)
+def place_bits(scratch: Any, bits: Any, position: int, constant: int, inputs: int, total: Any) -> Any:
+    """Unpacks the inputs that change with every example. Returns the sum of all inputs, given that of the constant ones."""
     for j in range(constant, inputs):
         bit = load_bit(bits, position // BITS_PER_WORD, position % BITS_PER_WORD, total)
         store(scratch.x, j, bit)
@@ -186,8 +183,11 @@ def learn(
     before = flush_denormals()
     zero = spread(0.0, load(state.parameters, 0))
     squared_error, saturated, input_gradient = widen(zero), zero, zero
+    constant_ones = zero
+    for j in range(constant):
+        constant_ones = constant_ones + load(scratch.x, j)
     for t in range(targets.shape[0]):
-        ones = place_bits(scratch, bits, first_bit + t * (inputs - constant), constant, inputs)
+        ones = place_bits(scratch, bits, first_bit + t * (inputs - constant), constant, inputs, constant_ones)
         error = forward(state, scratch, choices, numbers, units, inputs) - load(targets, t)
         squared_error = squared_error + widen(error * error)
         gradient = 2.0 * error
