@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from cbp_ray.figures.reproduce import Product
     from cbp_ray.sweeps import Outcome, Sweep
 
+LOG_WIDTH = 132
+"""Of a table that goes to a file or a pipe."""
+
 figure_argument = click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
 scale_option = click.option(
     "--scale",
@@ -182,7 +185,7 @@ def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from cbp_ray.figures.claims import Verdict
+    from cbp_ray.figures.claims import LEAST_RUNS, Verdict
     from cbp_ray.figures.report import WORDS, claims_json, claims_markdown, decisive_text
 
     if name in GROUPS:
@@ -193,8 +196,14 @@ def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
     for finding in findings:
         verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
         table.add_row(finding.key, finding.quote, verdict, decisive_text(finding).replace("[", r"\["))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, LOG_WIDTH)
+    console.print(table)
     counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
-    click.echo(", ".join(f"{count} {WORDS[verdict]}" for verdict, count in counts.items() if count))
+    words = ", ".join(f"{count} {WORDS[verdict]}" for verdict, count in counts.items() if count)
+    click.echo(f"Of {len(findings)} claims, {words}.")
+    if any(finding.runs < LEAST_RUNS for finding in findings):
+        click.echo(f"Nothing is decided with fewer than {LEAST_RUNS} runs per setting.")
     click.echo(f"Figures, tables and claims are in {directory}")
     return 1 if counts[Verdict.FAILS] else 0

@@ -50,7 +50,7 @@ def interval_text(cell: CellFinding) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:+.3g}"
+    return f"{value:+.3f}"
 
 
 @dataclass(frozen=True)

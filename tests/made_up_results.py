@@ -1,0 +1,122 @@
+"""Made-up learning curves for the tests of figures and claims: a world as the paper describes it, and its opposite."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cbp_ray.experiments import Curves, OnlineConfig
+from cbp_ray.experiments.engine import METRICS
+from cbp_ray.figures.cases import Case, Cases
+from cbp_ray.figures.registry import FIGURES
+from cbp_ray.figures.reproduce import load_figure
+
+RUNS, BINS = 40, 50
+Level = Callable[[Case], tuple[float, float]]
+"""The error of a case at the beginning and at the end."""
+
+
+def difficulty(runs: int = RUNS, bins: int = BINS, size: float = 0.1) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """How hard the data are, the same for every algorithm: varies slowly within each run."""
+    steps = np.random.default_rng(0).normal(size=(runs, bins))
+    for t in range(1, bins):
+        steps[:, t] = 0.9 * steps[:, t - 1] + np.sqrt(1 - 0.9**2) * steps[:, t]
+    return np.exp(size * steps)
+
+
+def curves(
+    first: float, last: float, *, runs: int = RUNS, bins: int = BINS, noise: float = 0.02, seed: int = 0, **metrics: Any
+) -> Curves:
+    """Runs whose error goes in a straight line from `first` to `last`, up to noise and the difficulty of the data."""
+    rng = np.random.default_rng(seed)
+    line = np.linspace(first, last, bins) * difficulty(runs, bins) * np.exp(noise * rng.normal(size=(runs, bins)))
+    values = {name: np.full((runs, bins), 0.5) for name in METRICS} | {"error": line}
+    for name, (start, end) in metrics.items():
+        values[name] = np.linspace(start, end, bins) + 0.01 * rng.normal(size=(runs, bins))
+    return Curves(tuple(range(runs)), np.arange(1, bins + 1) * 20_000, values)
+
+
+def case(first: float, last: float, *, examples: int = 1_000_000, **settings: Any) -> Case:
+    """One made-up case: `case(0.5, 0.9, algorithm={"name": "bp"}, activation="relu")`."""
+    made = {name: settings.pop(name) for name in list(settings) if name in ("runs", "bins", "noise", "seed", *METRICS)}
+    config = OnlineConfig.make(
+        {
+            "algorithm": settings.pop("algorithm", {"name": "bp"}),
+            "optimizer": {"name": settings.pop("optimizer", "sgd"), "step_size": settings.pop("step_size", 0.01)},
+            "network": {"activation": settings.pop("activation", "tanh")},
+            "examples": examples,
+        }
+    )
+    assert not settings
+    return Case(config, curves(first, last, **made))
+
+
+def world(figure: str, as_in_the_paper: bool, runs: int = RUNS) -> Cases:
+    """Results for every setting of a figure, in which all its claims are clearly right, or clearly wrong."""
+    sweep = load_figure(FIGURES[figure])
+    tell = _paper if as_in_the_paper else _opposite
+    return Cases(
+        Case(c.config, _make(Case(c.config, _NOTHING), tell, number, runs, as_in_the_paper))
+        for number, c in enumerate(sweep.configurations)
+    )
+
+
+_NOTHING = Curves((), np.zeros(0, dtype=np.int64), {})
+
+
+def _make(empty: Case, tell: Level, number: int, runs: int, paper: bool) -> Curves:
+    first, last = tell(empty)
+    inside = {
+        "bp": {"saturated": (0.5, 0.9), "input_gradient": (0.15, 0.03)},
+        "l2": {"saturated": (0.5, 0.6), "input_gradient": (0.12, 0.12)},
+        "cbp": {"saturated": (0.5, 0.6), "input_gradient": (0.12, 0.12)},
+        "online_norm": {"saturated": (0.3, 0.3), "input_gradient": (0.2, 0.2)},
+        "linear": {},
+    }[empty.algorithm]
+    if not paper:
+        inside = {name: (end, start) for name, (start, end) in inside.items()}
+        if empty.algorithm == "online_norm":
+            inside = {"saturated": (0.8, 0.8), "input_gradient": (0.05, 0.05)}
+    bins = empty.examples // 20_000
+    return curves(first, last, runs=runs, bins=bins, seed=number, **inside)
+
+
+def _decades(empty: Case, best: float) -> float:
+    return float(np.log10(empty.parameter / best))
+
+
+def _paper(empty: Case) -> tuple[float, float]:
+    activation, adam = empty.activation, empty.optimizer == "adam"
+    match empty.algorithm:
+        case "linear":
+            return (1.2, 1.2) if empty.step_size == 0.003 else (1.3, 1.3)
+        case "bp":
+            return (0.9, 2.0) if activation == "relu" else (0.8, 1.5)
+        case "online_norm":
+            return 0.6, 1.0
+        case "l2":
+            base = 0.45 if adam and activation in ("sigmoid", "elu") else 0.6
+            level = base + 0.05 * _decades(empty, 3e-3) ** 2
+            return (level, 1.4 * level) if activation == "relu" and not adam else (level, level)
+    base = 0.5 if activation in ("relu", "leaky_relu") else 0.48
+    extra = {"overall": 0.0, "mean_corrected_contribution": 0.1}.get(str(empty.utility), 0.2)
+    level = base + extra + 0.02 * _decades(empty, 1e-4) ** 2
+    return level, level
+
+
+def _opposite(empty: Case) -> tuple[float, float]:
+    activation = empty.activation
+    match empty.algorithm:
+        case "linear":
+            return 3.0, 3.0
+        case "bp":
+            return (0.7, 0.2) if empty.step_size == 0.001 else (0.9, 0.4)
+        case "online_norm":
+            return 1.0, 0.8
+        case "l2":
+            level = 1.5 + 0.01 * _decades(empty, 3e-3) ** 2
+            return (1.2 * level, level) if activation == "relu" else (level, 1.4 * level)
+    base = 1.0 if activation in ("sigmoid", "elu") else 2.0
+    extra = {"overall": 2.0, "mean_corrected_contribution": 1.0}.get(str(empty.utility), 0.0) if activation == "tanh" else 0
+    level = base + extra + 0.5 * _decades(empty, 1e-4) ** 2
+    return level, 1.4 * level
