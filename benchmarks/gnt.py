@@ -1,4 +1,4 @@
-"""What generate-and-test adds to a training step: the same loop with and without `gnt.step()`, in turns, in CPU time of one core.
+"""What generate-and-test adds to a training step: the same loop with and without `gnt.step()`, in turns, on one core.
 
 The two cases are those of the paper: the policy network of Slippery Ant at its mini-batch of 128 with Adam, and the network of
 Permuted MNIST at one example with SGD. `adam_ratio` is a step of our Adam, after replacements, over one of `torch.optim.Adam`.
@@ -24,7 +24,7 @@ CASES = (
 
 
 def run() -> dict[str, Any]:
-    """Measures all cases; medians over alternating rounds."""
+    """Measures all cases in alternating rounds. Medians of single steps: other processes disturb a few, and by much."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -58,9 +58,9 @@ def _case(
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for loop, seconds in zip((plain, with_gnt), times, strict=True):
-            seconds.append(loop.seconds_per_step(steps))
+            seconds += loop.run(steps)
     plain_us, gnt_us = (statistics.median(seconds) * 1e6 for seconds in times)
-    added = statistics.median(b / a for a, b in zip(*times, strict=True)) - 1
+    added = gnt_us / plain_us - 1
     assert with_gnt.gnt is not None
     replaced = sum(with_gnt.gnt.replaced.values())
     return {"case": name, "plain_us": plain_us, "gnt_us": gnt_us, "added": added, "limit": limit, "replaced": replaced}
@@ -85,17 +85,20 @@ class _Loop:
         self.x, self.y = torch.rand(batch, sizes[0]), torch.randn(batch, sizes[-1])
         self.gnt = GenerateAndTest(self.model, self.optimizer, 1e-4, maturity_threshold=50) if with_gnt else None
         # Long enough that units are mature and some have been replaced: the steady state.
-        self.seconds_per_step(300 if batch > 1 else 60)
+        self.run(300 if batch > 1 else 60)
 
-    def seconds_per_step(self, steps: int) -> float:
-        start = time.process_time()
+    def run(self, steps: int) -> list[float]:
+        """Seconds of each step."""
+        seconds = []
         for _ in range(steps):
+            start = time.perf_counter()
             self.optimizer.zero_grad()
             nn.functional.mse_loss(self.model(self.x), self.y).backward()
             self.optimizer.step()
             if self.gnt is not None:
                 self.gnt.step()
-        return (time.process_time() - start) / steps
+            seconds.append(time.perf_counter() - start)
+        return seconds
 
 
 def _adam_ratio() -> float:

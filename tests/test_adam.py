@@ -101,7 +101,7 @@ def test_parameters_without_gradient_and_closures():
         loss.backward()
         return loss
 
-    assert float(optimizer.step(closure)) == 2.0
+    assert optimizer.step(closure).item() == 2.0
     assert torch.equal(unused, torch.ones(2))
     optimizer.reset_weights(unused, 0, torch.tensor([0]))
     assert torch.equal(optimizer.time_steps(unused), torch.zeros(2, dtype=torch.int64))

@@ -121,7 +121,6 @@ class Adam(Optimizer):
             step_sizes = [(group["lr"] / (1 - beta1 ** state["time_step"])) * -1 for state in states]
         else:
             corrections1, corrections2 = _per_weight_corrections(params, states, beta1, beta2)
-            torch._foreach_sqrt_(corrections2)
             for denominator, correction in zip(denominators, corrections2, strict=True):
                 denominator.div_(correction)
             torch._foreach_add_(denominators, group["eps"])
@@ -167,7 +166,7 @@ class Adam(Optimizer):
 def _per_weight_corrections(
     params: list[Tensor], states: list[dict[str, Any]], beta1: float, beta2: float
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """For every parameter, 1 - βᵗ of its weights, in a shape that broadcasts to the parameter's.
+    """For every parameter, 1 - β₁ᵗ and √(1 - β₂ᵗ) of its weights, in a shape that broadcasts to the parameter's.
 
     The ages of all rows and columns with a reset are put end to end, on the host, so that two calls make all exponentials.
     """
@@ -178,8 +177,9 @@ def _per_weight_corrections(
         ages += vectors or [np.array([state["time_step"]])]
     flat, sizes = np.concatenate(ages), [len(vector) for vector in ages]
     corrections: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for beta, out in zip((beta1, beta2), corrections, strict=True):
-        pieces = iter(torch.split(torch.from_numpy(_correction(flat, beta)).to(params[0]), sizes))
+    values = _correction(flat, beta1), np.sqrt(_correction(flat, beta2))
+    for value, out in zip(values, corrections, strict=True):
+        pieces = iter(torch.split(torch.from_numpy(value).to(params[0]), sizes))
         for p, state in zip(params, states, strict=True):
             # Trailing ones make a piece broadcast along the dimension that it belongs to.
             parts = [next(pieces).view(-1, *[1] * (p.ndim - 1 - d)) for d, name in enumerate(RESETS) if name in state]

@@ -98,6 +98,12 @@ class GenerateAndTest:
       Dohare, Sutton and Mahmood, Continual Backprop: Stochastic Gradient Descent with Persistent Randomness, 2022.
     """
 
+    _average_activation: Tensor
+    _average_utility: Tensor
+    _decayed: Tensor
+    _mean: Tensor
+    _activity: Tensor
+
     def __init__(
         self,
         model: nn.Module,
@@ -142,15 +148,9 @@ class GenerateAndTest:
             start += self._layers[-1].count
         self._owners = {units.weight: units for units in self._layers}
         _check_same_place(self._layers)
-        # The averages of all layers stand end to end, so that a step needs few operations: at the sizes of the paper's
-        # networks, calling an operation costs more than carrying it out.
-        place: dict[str, Any] = {"dtype": self._layers[0].dtype, "device": self._layers[0].device}
-        self._average_activation = torch.zeros(start, **place)  # f
-        self._average_utility = torch.zeros(start, **place)  # u
-        # The step in which each unit was made, on the host, so that nobody has to wait for a device to know how many units
-        # are eligible. `_age` is made from it. In float32 it stops at 2**24, long after 1 - ηᵃ has become 1.
+        self._allocate()
+        # The step in which each unit was made, on the host, so that nobody has to wait for a device to know who is eligible.
         self._birth = np.zeros(start, dtype=np.int64)
-        self._age = torch.zeros(start, **place)
         self._oldest_birth = [0] * len(self._layers)
         self._magnitudes = Magnitudes(self._layers, needs, mean=variant.mean_magnitudes)
         if variant.lagged or not needs.deviation:
@@ -190,21 +190,24 @@ class GenerateAndTest:
         self.steps += 1
         self._follow_device()
         settings, variant, eta = self.settings, self.settings.variant, self.settings.decay_rate
-        self._age += 1
-        correction = tester.bias_correction(self._age, eta)
+        self._decayed *= eta
+        correction = tester.bias_correction(self._decayed)
 
         f_tm1, u_tm1 = self._average_activation, self._average_utility
-        mean, activity, f_hat = self._observe(f_tm1, correction)
-        if mean is not None:
-            self._average_activation = tester.running_average(f_tm1, mean, eta)
+        self._observe(f_tm1, correction)
+        if self._layers[0].needs_mean:
+            self._average_activation = tester.running_average(f_tm1, self._mean, eta)
         if settings.utility == "random":
             utilities = partial(_random_utility, seed=settings.seed, replaced=[u.replaced for u in self._layers])
         else:
             self._magnitudes.measure()
-            y = tester.instantaneous(settings.utility, activity, self._magnitudes.outgoing, self._magnitudes.incoming)
+            y = tester.instantaneous(settings.utility, self._activity, self._magnitudes.outgoing, self._magnitudes.incoming)
             self._average_utility = tester.running_average(u_tm1, y, eta)
-            u_hat = tester.estimate(u_tm1 if variant.lagged else self._average_utility, correction)
-            utilities = partial(_at, u_hat)
+            if variant.lagged:
+                utilities = partial(_estimate_at, u_tm1, correction)
+            else:
+                u_hat = tester.estimate(self._average_utility, correction)
+                utilities = partial(_estimate_at, u_hat, None)
         report = StepReport(self.steps, {}, self._layers, utilities, self._birth)
 
         for units in self._layers:
@@ -212,16 +215,14 @@ class GenerateAndTest:
             if count <= 0:
                 continue
             utility = utilities(units)
-            eligible = self._age[units.at] > settings.maturity_threshold
+            eligible = torch.from_numpy(self.steps - self._birth[units.at] > settings.maturity_threshold).to(units.device)
             index = select(utility, eligible, count)
             self._count_nonfinite(units, utility, eligible)
             if len(index) == 0:
                 continue
             report.replaced[units.name] = index.tolist()
             if variant.transfers_bias:
-                if f_hat is None:
-                    f_hat = tester.estimate(self._average_activation, correction)
-                _transfer_bias(units, index, f_hat[units.at])
+                _transfer_bias(units, index, tester.estimate(self._average_activation, correction)[units.at])
             self._replace(units, index)
             for later in self._fed_by(units):
                 # Each layer is finished before the next: it must see that some of its input weights are zero now.
@@ -229,7 +230,7 @@ class GenerateAndTest:
                 at = later.at
                 y_later = tester.instantaneous(
                     settings.utility,
-                    None if activity is None else activity[at],
+                    self._activity[at],
                     self._magnitudes.outgoing[at],
                     self._magnitudes.incoming[at],
                 )
@@ -238,17 +239,18 @@ class GenerateAndTest:
                     u_hat[at] = tester.estimate(self._average_utility[at], correction[at])
         return report
 
-    def _observe(self, f_tm1: Tensor, correction: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """For all units: h and its activity averaged over the examples since the last step, and f̂."""
-        f_hat = None
+    def _observe(self, f_tm1: Tensor, correction: Tensor) -> None:
+        """For all units: `_mean` of h and `_activity` over the examples since the last step."""
+        f_hats: list[Tensor] | list[None] = [None] * len(self._layers)
         if self._layers[0].needs.deviation:
             f = f_tm1
             if not self.settings.variant.lagged:
                 mean = torch.cat([units.pending_mean() for units in self._layers])
                 f = tester.running_average(f_tm1, mean, self.settings.decay_rate)
             f_hat = tester.estimate(f, correction)
-        observed = [units.take_observed(None if f_hat is None else f_hat[units.at]) for units in self._layers]
-        return _joined([o.mean for o in observed]), _joined([o.activity for o in observed]), f_hat
+            f_hats = [f_hat[units.at] for units in self._layers]
+        for units, f_hat_of_units, (mean, activity) in zip(self._layers, f_hats, self._views, strict=True):
+            units.take_observed(f_hat_of_units, mean, activity)
 
     def _fed_by(self, units: Units) -> list[Units]:
         """Layers still to come in this step whose utility depends on weights that a replacement in `units` sets to zero."""
@@ -294,8 +296,9 @@ class GenerateAndTest:
         self._birth = self._birth.copy()
         self._birth[units.at][index.cpu().numpy()] = self.steps
         self._oldest_birth[units.number] = int(self._birth[units.at].min())
-        for average in (self._average_activation, self._average_utility, self._age):
-            average[units.at].index_fill_(0, index, 0)
+        self._average_activation[units.at].index_fill_(0, index, 0)
+        self._average_utility[units.at].index_fill_(0, index, 0)
+        self._decayed[units.at].index_fill_(0, index, 1)
         units.replaced += len(index)
 
     def _reset_norm(self, norm: nn.Module, index: Tensor) -> None:
@@ -313,16 +316,31 @@ class GenerateAndTest:
     def _f_hat_of_next_step(self, units: Units) -> Tensor | None:
         if not units.needs.deviation:
             return None
-        correction = tester.bias_correction(self._age[units.at] + 1, self.settings.decay_rate)
+        correction = tester.bias_correction(self._decayed[units.at] * self.settings.decay_rate)
         return tester.estimate(self._average_activation[units.at], correction)
+
+    def _allocate(self) -> None:
+        """Makes the state beside the weights.
+
+        The averages of all layers stand end to end, so that a step needs few operations: at the sizes of the paper's
+        networks, calling an operation costs more than carrying it out.
+        """
+        last = self._layers[-1]
+        like = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
+        self._average_activation = like  # f
+        self._average_utility = like.clone()  # u
+        self._decayed = torch.ones_like(like)  # ηᵃ
+        self._mean, self._activity = like.clone(), like.clone()
+        self._views = [(self._mean[units.at], self._activity[units.at]) for units in self._layers]
 
     def _follow_device(self) -> None:
         """Moves the state to where the weights went (`model.to(device)` after construction)."""
         device = self._layers[0].device
-        if device != self._age.device:
-            for name in ("_average_activation", "_average_utility", "_age"):
-                setattr(self, name, getattr(self, name).to(device))
-            self._magnitudes.to(device)
+        if device != self._decayed.device:
+            state = self._average_activation, self._average_utility, self._decayed
+            self._allocate()
+            self._average_activation, self._average_utility, self._decayed = (tensor.to(device) for tensor in state)
+            self._magnitudes.allocate()
 
     def _count_nonfinite(self, units: Units, utility: Tensor, eligible: Tensor) -> None:
         count = int((eligible & ~utility.isfinite()).sum())
@@ -342,6 +360,7 @@ class GenerateAndTest:
             units.name: {
                 "average_activation": self._average_activation[units.at].clone(),
                 "average_utility": self._average_utility[units.at].clone(),
+                "decayed": self._decayed[units.at].clone(),
                 "birth": torch.from_numpy(self._birth[units.at].copy()),
                 "exposure": units.exposure,
                 "replaced": units.replaced,
@@ -373,18 +392,17 @@ class GenerateAndTest:
         self._follow_device()
         self.steps = int(state["steps"])
         self._birth = self._birth.copy()
-        averages = [self._average_activation.clone(), self._average_utility.clone()]
+        self._average_activation, self._average_utility = self._average_activation.clone(), self._average_utility.clone()
         for units in self._layers:
             saved_layer = state["layers"][units.name]
-            averages[0][units.at] = saved_layer["average_activation"].to(averages[0])
-            averages[1][units.at] = saved_layer["average_utility"].to(averages[1])
+            self._average_activation[units.at] = saved_layer["average_activation"].to(self._decayed)
+            self._average_utility[units.at] = saved_layer["average_utility"].to(self._decayed)
+            self._decayed[units.at] = saved_layer["decayed"].to(self._decayed)
             self._birth[units.at] = saved_layer["birth"].cpu().numpy()
             self._oldest_birth[units.number] = int(self._birth[units.at].min())
             units.exposure, units.replaced = int(saved_layer["exposure"]), int(saved_layer["replaced"])
             units.nonfinite = int(saved_layer["nonfinite"])
             units.forget_forwards()
-        self._average_activation, self._average_utility = averages
-        self._age = torch.from_numpy(self.steps - self._birth).to(self._age)
 
     def close(self) -> None:
         """Removes the hooks from the model."""
@@ -393,17 +411,13 @@ class GenerateAndTest:
             units.forget_forwards()
 
 
-def _at(utility: Tensor, units: Units) -> Tensor:
-    return utility[units.at]
+def _estimate_at(average: Tensor, correction: Tensor | None, units: Units) -> Tensor:
+    """û of one layer; the average itself if it is corrected already."""
+    return average[units.at] if correction is None else tester.estimate(average[units.at], correction[units.at])
 
 
 def _random_utility(units: Units, *, seed: int, replaced: list[int]) -> Tensor:
     return torch.from_numpy(random_utility(units.count, seed, units.number, replaced[units.number])).to(units.device)
-
-
-def _joined(parts: list[Tensor | None]) -> Tensor | None:
-    present = [part for part in parts if part is not None]
-    return torch.cat(present) if present else None
 
 
 def _check_same_place(layers: list[Units]) -> None:

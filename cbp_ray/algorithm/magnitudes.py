@@ -17,11 +17,7 @@ class Magnitudes:
     """
 
     def __init__(self, layers: list[Units], needs: Needs, *, mean: bool) -> None:
-        first = layers[0]
-        units = sum(layer.count for layer in layers)
-        self.incoming = torch.zeros(units, dtype=first.dtype, device=first.device)
-        self.outgoing = torch.zeros(units, dtype=first.dtype, device=first.device)
-        self.mean = mean
+        self.layers, self.mean = layers, mean
         self.owners = {layer.weight: layer for layer in layers} if needs.magnitude_in else {}
         self.feeders: dict[Tensor, list[tuple[Units, int]]] = {}
         if needs.magnitude_out:
@@ -29,61 +25,90 @@ class Magnitudes:
                 for consumer in layer.consumers:
                     self.feeders.setdefault(consumer.module.weight, []).append((layer, consumer.inputs_per_unit))
         self.weights = list({**self.owners, **self.feeders})
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Makes the two vectors beside the weights."""
+        last = self.layers[-1]
+        self.incoming = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
+        self.outgoing = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
+        self.rows = {layer: self.incoming[layer.at] for layer in self.layers}
+        self.columns = {layer: self.outgoing[layer.at] for layer in self.layers}
 
     def measure(self) -> None:
         """Reads all weights."""
-        if any(len(layer.consumers) > 1 for feeders in self.feeders.values() for layer, _ in feeders):
-            self.outgoing.zero_()
+        for layer in self.layers:
+            if len(layer.consumers) > 1:
+                self.columns[layer].zero_()
         for weight in self.weights:
             owner, feeders = self.owners.get(weight), self.feeders.get(weight, [])
-            rows, columns = sums_of_magnitudes(weight.detach(), self.incoming.dtype, owner is not None, bool(feeders))
-            if owner is not None:
-                self._set_incoming(owner, rows)
-            for layer, inputs_per_unit in feeders:
-                if inputs_per_unit > 1:
-                    columns = columns.view(layer.count, inputs_per_unit).sum(1)
-                if self.mean:
-                    columns = columns / layer.fan_out
-                if len(layer.consumers) > 1:
-                    self.outgoing[layer.at] += columns
-                else:
-                    self.outgoing[layer.at] = columns
+            place = self._place_of_columns(feeders)
+            columns = sums_of_magnitudes(
+                weight,
+                self.incoming.dtype,
+                rows=None if owner is None else self.rows[owner],
+                columns=place,
+                wants_columns=bool(feeders),
+            )
+            if place is None:
+                for layer, inputs_per_unit in feeders:
+                    per_unit = columns.view(layer.count, inputs_per_unit).sum(1)
+                    self.columns[layer].copy_(per_unit if len(layer.consumers) == 1 else self.columns[layer] + per_unit)
+        if self.mean:
+            for layer in self.layers:
+                self.rows[layer].div_(layer.fan_in)
+                self.columns[layer].div_(layer.fan_out)
+
+    def _place_of_columns(self, feeders: list[tuple[Units, int]]) -> Tensor | None:
+        """Where a weight's column sums can be written as they are: one layer feeds it and nothing else, unit by input."""
+        if len(feeders) == 1:
+            layer, inputs_per_unit = feeders[0]
+            if inputs_per_unit == 1 and len(layer.consumers) == 1:
+                return self.columns[layer]
+        return None
 
     def measure_incoming(self, layer: Units) -> None:
         """Reads one layer's input weights again, because some have just been set to zero."""
-        self._set_incoming(layer, sums_of_magnitudes(layer.weight.detach(), self.incoming.dtype, True, False)[0])
-
-    def to(self, device: torch.device) -> None:
-        """Moves with the weights."""
-        self.incoming, self.outgoing = self.incoming.to(device), self.outgoing.to(device)
-
-    def _set_incoming(self, layer: Units, rows: Tensor) -> None:
-        self.incoming[layer.at] = rows / layer.fan_in if self.mean else rows
+        sums_of_magnitudes(layer.weight, self.incoming.dtype, rows=self.rows[layer])
+        if self.mean:
+            self.rows[layer].div_(layer.fan_in)
 
 
-def sums_of_magnitudes(weight: Tensor, dtype: torch.dtype, rows: bool, columns: bool) -> tuple[Tensor, Tensor]:
-    """Σ|w| over all but dimension 0, and over all but dimension 1; the one that is not asked for is empty."""
-    per_chunk = max(1, CHUNK // max(1, weight[0].numel()))
+def sums_of_magnitudes(
+    weight: Tensor,
+    dtype: torch.dtype,
+    *,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+    wants_columns: bool = False,
+) -> Tensor:
+    """Writes Σ|w| over all but dimension 0 into `rows`, and over all but dimension 1 into `columns`.
+
+    Returns:
+      The column sums, in a new tensor if `wants_columns` and none is given.
+    """
+    kernel = tuple(range(2, weight.ndim))
+    per_row = weight.numel() // weight.shape[0]
+    per_chunk = max(1, CHUNK // per_row)
+    if columns is None:
+        columns = weight.new_empty(weight.shape[1] if wants_columns else 0, dtype=dtype)
+    else:
+        wants_columns = True
     if weight.device.type != "cpu" or weight.shape[0] <= per_chunk:
-        return _sums(weight.abs(), dtype, rows, columns)
-    scratch = torch.empty_like(weight[:per_chunk])
-    parts = []
+        magnitudes = weight.abs()
+        if rows is not None:
+            torch.sum(magnitudes, (1, *kernel), dtype=dtype, out=rows)
+        if wants_columns:
+            torch.sum(magnitudes, (0, *kernel), dtype=dtype, out=columns)
+        return columns
+    scratch = torch.empty_like(weight[:per_chunk], requires_grad=False)
+    if wants_columns:
+        columns.zero_()
     for start in range(0, weight.shape[0], per_chunk):
         chunk = weight[start : start + per_chunk]
-        parts.append(_sums(torch.abs(chunk, out=scratch[: len(chunk)]), dtype, rows, columns))
-    return (
-        torch.cat([part[0] for part in parts]) if rows else EMPTY,
-        torch.stack([part[1] for part in parts]).sum(0) if columns else EMPTY,
-    )
-
-
-EMPTY = torch.empty(0)
-
-
-def _sums(magnitudes: Tensor, dtype: torch.dtype, rows: bool, columns: bool) -> tuple[Tensor, Tensor]:
-    kernel = tuple(range(2, magnitudes.ndim))
-    widen = None if magnitudes.dtype == dtype else dtype
-    return (
-        magnitudes.sum((1, *kernel), dtype=widen) if rows else EMPTY,
-        magnitudes.sum((0, *kernel), dtype=widen) if columns else EMPTY,
-    )
+        magnitudes = torch.abs(chunk, out=scratch[: len(chunk)])
+        if rows is not None:
+            torch.sum(magnitudes, (1, *kernel), dtype=dtype, out=rows[start : start + len(chunk)])
+        if wants_columns:
+            columns += magnitudes.sum((0, *kernel), dtype=dtype)
+    return columns

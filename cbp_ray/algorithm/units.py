@@ -123,19 +123,27 @@ class Units:
         if h.dtype != self.dtype:
             h = h.to(self.dtype)
         if positions == 1:
-            return h.reshape(-1, self.count), (0,)
+            return h if h.ndim == 2 else h.reshape(-1, self.count), (0,)
         return h.reshape(-1, self.count, positions), (0, 2)
+
+    def average(self, h: Tensor, f_hat: Tensor | None, mean: Tensor | None = None, activity: Tensor | None = None) -> Observed:
+        """One forward pass averaged, into `mean` and `activity` if they are given."""
+        h, over = self.by_unit(h)
+        magnitude = None
+        if self.needs.deviation:
+            assert f_hat is not None
+            magnitude = (h - (f_hat if len(over) == 1 else f_hat[:, None])).abs_()
+        elif self.needs.absolute:
+            magnitude = h.abs()
+        return Observed(
+            torch.mean(h, over, out=mean) if self.needs_mean else None,
+            None if magnitude is None else torch.mean(magnitude, over, out=activity),
+            h.numel() // self.count,
+        )
 
     def fold(self, h: Tensor, f_hat: Tensor | None) -> None:
         """Adds one forward pass to `folded`."""
-        h, over = self.by_unit(h)
-        activity = None
-        if self.needs.deviation:
-            assert f_hat is not None
-            activity = (h - (f_hat if len(over) == 1 else f_hat[:, None])).abs_().mean(over)
-        elif self.needs.absolute:
-            activity = h.abs().mean(over)
-        observed = Observed(h.mean(over) if self.needs_mean else None, activity, h.numel() // self.count)
+        observed = self.average(h, f_hat)
         self.folded = observed if self.folded is None else self.folded.joined(observed)
 
     def pending_mean(self) -> Tensor:
@@ -144,14 +152,19 @@ class Units:
         total = sum(h.numel() // self.count for h, _ in views)
         return torch.stack([h.sum(over) for h, over in views]).sum(0) / total
 
-    def take_observed(self, f_hat: Tensor | None) -> Observed:
-        """The average over everything seen since the last step, and forgets it."""
-        for h in self.pending:
-            self.fold(h, f_hat)
-        self.pending.clear()
-        observed, self.folded = self.folded, None
-        assert observed is not None
-        return observed
+    def take_observed(self, f_hat: Tensor | None, mean: Tensor, activity: Tensor) -> None:
+        """Writes the averages over everything seen since the last step into `mean` and `activity`, and forgets it."""
+        if self.folded is None and len(self.pending) == 1:
+            self.average(self.pending[0], f_hat, mean, activity)
+        else:
+            for h in self.pending:
+                self.fold(h, f_hat)
+            assert self.folded is not None
+            if self.folded.mean is not None:
+                mean.copy_(self.folded.mean)
+            if self.folded.activity is not None:
+                activity.copy_(self.folded.activity)
+        self.forget_forwards()
 
     def forget_forwards(self) -> None:
         """Drops what was seen since the last step."""

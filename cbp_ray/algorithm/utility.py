@@ -7,13 +7,12 @@
 | Σₖ\\|w_{l,i,k}\\| | `magnitude_out` |
 | Σⱼ\\|w_{l-1,j,i}\\| | `magnitude_in` |
 | η | `decay_rate` |
-| a | `age` |
+| ηᵃ | `decayed`: one factor η per step of age a |
 
 Every utility is a running average with the same bias correction, also those of appendix C, where the paper prints none;
 otherwise units of different age could not be compared.
 """
 
-import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -73,11 +72,9 @@ def running_average(average: Tensor, value: Tensor, decay_rate: float) -> Tensor
     return torch.lerp(average, value, 1 - decay_rate)
 
 
-def bias_correction(age: Tensor, decay_rate: float) -> Tensor:
-    """1 - ηᵃ, without cancellation at small ages. `age` is 1 or more."""
-    if decay_rate == 0:
-        return torch.ones_like(age)
-    return (age * math.log(decay_rate)).expm1_().neg_()
+def bias_correction(decayed: Tensor) -> Tensor:
+    """1 - ηᵃ, given ηᵃ."""
+    return 1 - decayed
 
 
 def estimate(average: Tensor, correction: Tensor) -> Tensor:
