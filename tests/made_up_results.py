@@ -1,6 +1,7 @@
 """Made-up learning curves for the tests of figures and claims: a world as the paper describes it, and its opposite."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ Level = Callable[[Case], tuple[float, float]]
 """The error of a case at the beginning and at the end."""
 
 
+@cache
 def difficulty(runs: int = RUNS, bins: int = BINS, size: float = 0.1) -> np.ndarray[Any, np.dtype[np.float64]]:
     """How hard the data are, the same for every algorithm: varies slowly within each run."""
     steps = np.random.default_rng(0).normal(size=(runs, bins))
