@@ -90,4 +90,4 @@ def finish(panel: "Axes", flat: list[float], swept: list[Cases]) -> None:
 
 
 def _axis_label() -> str:
-    return "replacement rate (CBP), weight decay (L2)"
+    return "replacement rate (CBP)\nweight decay (L2)"

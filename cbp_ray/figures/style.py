@@ -95,13 +95,16 @@ def save(figure: "Canvas", path: Path) -> None:
     figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
 
 
-def legend(panels: Any) -> None:
-    """One legend for all panels, above them; each label once."""
+def legend(panels: Any, beside: bool = False) -> None:
+    """One legend for all panels, above or beside them; each label once."""
     figure = panels[0, 0].figure
     handles: dict[str, Any] = {}
     for panel in panels.flat:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    if beside:
+        figure.legend(handles.values(), handles.keys(), loc="outside right center", handlelength=2)
+        return
     # Inches: of a letter, and of the line beside it.
     widest = 0.075 * max(len(label) for label in handles) + 0.45
     total = sum(0.075 * len(label) + 0.45 for label in handles)

@@ -9,7 +9,7 @@ from cbp_ray.figures.sensitivity import finish, swept_curve
 
 def draw_utilities(cases: Cases, path: Path) -> None:
     """Total error against replacement rate, a curve per utility, BP as a line."""
-    with style.canvas(1, 1, path, width=4.6, height=3.0) as panels:
+    with style.canvas(1, 1, path, width=5.6, height=2.6) as panels:
         panel = panels[0, 0]
         plain = cases.one(algorithm="bp").mean_total
         panel.axhline(plain, color=style.VERMILION, label="BP")
@@ -22,4 +22,4 @@ def draw_utilities(cases: Cases, path: Path) -> None:
         panel.set_title("tanh, Adam")
         panel.set_xlabel("replacement rate")
         panel.set_ylabel("mean error over the run")
-        style.legend(panels)
+        style.legend(panels, beside=True)
