@@ -86,7 +86,7 @@ class GenerateAndTest:
       >>> model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
       >>> optimizer = Adam(model.parameters(), lr=1e-3)
       >>> gnt = GenerateAndTest(model, optimizer, replacement_rate=1e-2, maturity_threshold=1)
-      >>> for _ in range(6):
+      >>> for _ in range(5):
       ...     optimizer.zero_grad()
       ...     model(torch.ones(4, 8)).square().mean().backward()
       ...     optimizer.step()
