@@ -4,7 +4,7 @@ VENV   ?= .venv
 # Written last, so an interrupted installation is repeated and not mistaken for a finished one.
 STAMP  := $(VENV)/.installed
 
-DEMO   = $(VENV)/bin/python -m cbp_ray bench gnt
+DEMO   = $(VENV)/bin/python -m cbp_ray reproduce fig6
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench clean
@@ -13,7 +13,7 @@ help: ## show this list
 	@echo "Usage: make TARGET [PYTHON=python3.11]"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
 
-demo: $(STAMP) ## set up if needed, then run the main job
+demo: $(STAMP) ## set up if needed, then figure 6 of the paper at full scale
 	@$(DEMO)
 
 test: $(STAMP) ## set up if needed, then run all tests and the checks
