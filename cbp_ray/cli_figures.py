@@ -137,7 +137,7 @@ def figures(as_json: bool) -> None:
     from cbp_ray.cli_progress import span
     from cbp_ray.figures.estimate import Estimate, estimate
 
-    costs: dict[str, Estimate] = {figure.key: estimate(figure) for figure in FIGURES.values() if figure.available}
+    costs: dict[str, Estimate] = {f.key: estimate([f]) for f in FIGURES.values() if f.available}
     if as_json:
         listed = [
             {**asdict(f), "available": f.available, "cost": asdict(costs[f.key]) if f.key in costs else None}
@@ -155,6 +155,8 @@ def figures(as_json: bool) -> None:
         amount = (f"{cost.runs:,}", span(cost.core_seconds)) if cost else ("not built yet", "")
         table.add_row(figure.key, figure.problem, contents, *amount)
     Console().print(table)
+    together = estimate([figure for figure in FIGURES.values() if figure.available])
+    click.echo(f"Together, shared runs once: {together.runs:,} runs, {span(together.core_seconds)} of CPU time.")
 
 
 def _run(sweep: "Sweep", storage: Path, address: str | None) -> "Outcome":

@@ -20,7 +20,7 @@ BIN_METRICS = ("error", "saturated", "input_gradient", "input_weight_magnitude",
 def settings_table(cases: Cases) -> list[dict[str, Any]]:
     """One row per setting: total error, low point, late error, late diagnostics, and whether it is the best of its kind."""
     best = {id(_best_of_kind(cases, case)) for case in cases}
-    return [_row(case) | {"best": id(case) in best} for case in cases]
+    return [_row(case, cases) | {"best": id(case) in best} for case in cases]
 
 
 def _best_of_kind(cases: Cases, case: Case) -> Case:
@@ -32,9 +32,13 @@ def _best_of_kind(cases: Cases, case: Case) -> Case:
     return cases.best(**kind)
 
 
-def _row(case: Case) -> dict[str, Any]:
-    error = statistics.finite(case.curves.error)
-    late, low = statistics.late(error), statistics.low_point(error)[0]
+def _row(case: Case, cases: Cases) -> dict[str, Any]:
+    error, linear = statistics.finite(case.curves.error), None
+    if cases.has(algorithm="linear", examples=case.examples):
+        linear = statistics.finite(cases.best(algorithm="linear", examples=case.examples).curves.error)
+    low, low_linear = statistics.low_point(error, linear)
+    late = statistics.late(error)
+    late_linear = 1.0 if linear is None else statistics.late(linear).mean()
     return {
         **case.settings,
         "examples": case.examples,
@@ -44,6 +48,7 @@ def _row(case: Case) -> dict[str, Any]:
         "low_point": float(low.mean()),
         "late_error": float(late.mean()),
         "late_error_se": _standard_error(late),
+        "rise": float((late.mean() / late_linear) / (low.mean() / low_linear.mean()) - 1),
         "late_saturated": float(statistics.late(case.curves["saturated"]).mean()),
         "late_input_gradient": float(statistics.late(case.curves["input_gradient"]).mean()),
         "diverged_runs": int((~np.isfinite(case.curves.error)).any(axis=1).sum()),
