@@ -33,7 +33,7 @@ class Bookkeeper(Callback):
     ) -> None:
         self._sweep, self._store, self._totals = sweep, store, totals
         self._progress, self._heartbeat = progress, heartbeat
-        self._groups = {config_key(c.config, sweep.engine): c.group for c in sweep.configurations}
+        self._keys = {config_key(c.config, sweep.engine) for c in sweep.configurations}
         self._seconds = {trial.trial_id: trial.seconds for trial in plan.trials}
         self._reported: dict[str, dict[str, Any]] = {}
         self._finished_estimate = 0.0
@@ -53,23 +53,23 @@ class Bookkeeper(Callback):
         # Tune pickles its callbacks with its own snapshot, which nobody reads.
         return {}
 
-    def _block(self, trial: TuneTrial) -> Block:
-        return unpack(trial.config[BLOCK])[1]
+    def _block(self, trial: TuneTrial) -> tuple[Block, str]:
+        _, block, extra = unpack(trial.config[BLOCK])
+        return block, extra["group"]
 
-    def _tell(self, kind: str, block: Block, **about: Any) -> None:
-        group = self._groups.get(block.name.key, "")
+    def _tell(self, kind: str, block: Block, group: str, **about: Any) -> None:
         self._progress(Event(kind, self._totals, {"trial_id": block.trial_id, "group": group, **about}))
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block = self._block(trial)
+        block, group = self._block(trial)
         self._totals.running[block.trial_id] = 0.0
         self._open.add(trial.trial_id)
-        self._tell("trial_start", block)
+        self._tell("trial_start", block, group)
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        block = self._block(trial)
+        block, group = self._block(trial)
         before = self._reported.get(block.trial_id, {})
         totals = self._totals
         for name in ("new_examples", "engine_seconds"):
@@ -83,9 +83,9 @@ class Bookkeeper(Callback):
         self._reported[block.trial_id] = {name: result[name] for name in ("new_examples", "engine_seconds")}
         totals.running[block.trial_id] = result["examples"] / block.config.examples
         if result["stored"]:
-            self._done(block, result)
+            self._done(block, group, result)
 
-    def _done(self, block: Block, result: dict[str, Any]) -> None:
+    def _done(self, block: Block, group: str, result: dict[str, Any]) -> None:
         totals = self._totals
         totals.running.pop(block.trial_id, None)
         self._reported.pop(block.trial_id, None)
@@ -96,9 +96,9 @@ class Bookkeeper(Callback):
         failures.forget(self._store, block)
         key = block.name.key
         self._left[key] -= 1
-        if self._boards is not None and self._left[key] <= 0 and key in self._groups:
+        if self._boards is not None and self._left[key] <= 0 and key in self._keys:
             self._write_board(block)
-        self._tell("trial_done", block, trial_engine_seconds=round(result["engine_seconds"], 3))
+        self._tell("trial_done", block, group, trial_engine_seconds=round(result["engine_seconds"], 3))
 
     def _write_board(self, block: Block) -> None:
         assert self._boards is not None
@@ -119,11 +119,11 @@ class Bookkeeper(Callback):
         result, settings = trial.last_result, self._sweep.tune
         if settings is None:
             return
-        block = self._block(trial)
+        block, group = self._block(trial)
         if not result["stored"]:
             self._totals.running.pop(block.trial_id, None)
             self._totals.trials_done += 1
-            self._tell("trial_stopped", block, examples=result["examples"])
+            self._tell("trial_stopped", block, group, examples=result["examples"])
             return
         value = result[settings.metric]
         sign = 1 if settings.mode == "min" else -1
@@ -131,13 +131,13 @@ class Bookkeeper(Callback):
             self._best = value, block
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block = self._block(trial)
+        block, group = self._block(trial)
         self._totals.retried += 1
         self._totals.running.pop(block.trial_id, None)
-        self._tell("trial_retry", block, attempt=trial.num_failures)
+        self._tell("trial_retry", block, group, attempt=trial.num_failures)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block = self._block(trial)
+        block, group = self._block(trial)
         self._totals.failed += 1
         self._open.discard(trial.trial_id)
         self._totals.running.pop(block.trial_id, None)
@@ -145,9 +145,8 @@ class Bookkeeper(Callback):
         if trial.error_file is not None:
             with open(trial.error_file, encoding="utf-8", errors="replace") as file:
                 error = file.read()
-        group = self._groups.get(block.name.key, "")
         message = failures.record(self._store, block, group, trial.num_failures, error)
-        self._tell("trial_failed", block, message=message, attempts=trial.num_failures)
+        self._tell("trial_failed", block, group, message=message, attempts=trial.num_failures)
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         totals = self._totals

@@ -117,7 +117,14 @@ def record_sweep(sweep: Sweep, store: Store) -> None:
         }
         for configuration in sweep.configurations
     ]
-    whole = {"sweep": sweep.name, "engine": sweep.engine, "seeds": list(sweep.seeds), "configurations": configurations}
+    kind = "grid" if sweep.tune is None else "search"
+    whole = {
+        "sweep": sweep.name,
+        "kind": kind,
+        "engine": sweep.engine,
+        "seeds": list(sweep.seeds),
+        "configurations": configurations,
+    }
     (store.folder / "sweeps").write(f"{sweep.source}.yaml", text)
     (store.folder / "sweeps").write(f"{sweep.source}.json", json.dumps(whole).encode())
     store.folder.write("sweep.yaml", text)
@@ -139,7 +146,7 @@ def _fit(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Liste
 
         space, settings = search_settings(sweep, store, totals.slots)
     else:
-        space = {BLOCK: tune.grid_search([pack(store, trial.block) for trial in plan.trials])}
+        space = {BLOCK: tune.grid_search([pack(store, trial.block, group=trial.group) for trial in plan.trials])}
         settings = tune.TuneConfig(reuse_actors=True, trial_name_creator=_short_name, trial_dirname_creator=_short_name)
     try:
         heartbeat.beat(force=True)

@@ -105,7 +105,8 @@ class BlockSearch(Searcher):
                     return point  # type: ignore[no-any-return]
             else:
                 point = {path: _draw(domain, self._rng) for path, domain in self._space.items()}
-            config = with_settings(self._sweep.configurations[turn].config, point)
+            configuration = self._sweep.configurations[turn]
+            config = with_settings(configuration.config, point)
             block = Block(config, self._sweep.engine, self._sweep.seeds)
             if turn in self._inner or block.trial_id not in self._asked:
                 break
@@ -113,7 +114,7 @@ class BlockSearch(Searcher):
             return Searcher.FINISHED  # type: ignore[return-value]
         self._asked.add(block.trial_id)
         self._turn_of[trial_id] = turn
-        return {BLOCK: pack(self._store, block, metric=self._settings.metric, every_bins=1)}
+        return {BLOCK: pack(self._store, block, metric=self._settings.metric, every_bins=1, group=configuration.group)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if inner := self._inner.get(self._turn_of.get(trial_id, -1)):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 from ray import tune
 
 from cbp_ray.errors import InputError
@@ -192,6 +193,7 @@ def environment() -> dict[str, Any]:
     versions = {name: version(name) for name in ("cbp-ray", "numpy", "numba", "torch", "ray")}
     return {
         "host": platform.node(),
+        "node": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
         "cpu": _cpu_model(),
         "python": platform.python_version(),
         "versions": json.dumps(versions),

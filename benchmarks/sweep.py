@@ -1,0 +1,77 @@
+"""How much of a sweep is learning: `cbp-ray run` on this machine's cores, from before Ray starts until after it has stopped.
+
+`efficiency` is CPU time inside the engine / (wall time × cores). The engine measures its own CPU time, so time in which a
+core waits, or belongs to Ray, to another process or to the driver, counts against it.
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SWEEP: dict[str, Any] = {
+    "sweep": "bench",
+    "seeds": "0:100",
+    "base": {"optimizer": {"name": "sgd", "step_size": 0.01}, "network": {"activation": ["tanh", "relu", "sigmoid", "elu"]}},
+    "groups": {
+        "bp": {"algorithm": {"name": "bp"}},
+        "l2": {"algorithm": {"name": "l2", "weight_decay": [1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2]}},
+        "cbp": {"algorithm": {"name": "cbp", "replacement_rate": [1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2]}},
+        "online_norm": {
+            "algorithm": {
+                "name": "online_norm",
+                "alpha_forward": [0.9, 0.99, 0.999, 0.9999],
+                "alpha_backward": [0.9, 0.99, 0.999],
+            }
+        },
+    },
+}
+"""The size and kind of figures 6 and 14: 112 configurations × 100 seeds × 1M examples."""
+
+
+def run(examples: int = 1_000_000) -> dict[str, Any]:
+    """Runs the sweep once. Numba's cache is filled before: a machine compiles once, not once per sweep."""
+    from cbp_ray.sweeps import load_sweep, run_sweep
+    from cbp_ray.sweeps.trainable import compile_once
+
+    with tempfile.TemporaryDirectory(prefix="cbp-ray-bench-") as directory:
+        path = Path(directory) / "bench.yaml"
+        path.write_text(yaml.safe_dump(SWEEP))
+        sweep = load_sweep(path, overrides=[f"base.examples={examples}"])
+        for configuration in sweep.configurations:
+            compile_once(configuration.config)
+        cores, begun = len(os.sched_getaffinity(0)), time.perf_counter()
+        outcome = run_sweep(sweep, Path(directory) / "results")
+        seconds = time.perf_counter() - begun
+    capacity = seconds * cores
+    return {
+        "configurations": len(sweep.configurations),
+        "runs": outcome.runs,
+        "trials": outcome.done,
+        "examples": outcome.runs * examples,
+        "failed": outcome.failed,
+        "cores": cores,
+        "load_average": os.getloadavg()[0],
+        "seconds": seconds,
+        "engine_seconds": outcome.engine_seconds,
+        "efficiency": outcome.engine_seconds / capacity,
+        "overhead_s_per_trial": (capacity - outcome.engine_seconds) / max(outcome.done, 1),
+        "examples_per_second": outcome.runs * examples / seconds,
+    }
+
+
+def render(result: dict[str, Any]) -> str:
+    """The same for a person."""
+    length = result["examples"] // result["runs"]
+    return "\n".join(
+        [
+            f"{result['configurations']} configurations, {result['runs']} runs of {length:,} examples, {result['trials']} trials",
+            f"on {result['cores']} cores: {result['seconds']:.1f} s, start and stop of Ray included",
+            f"inside the engine  {result['efficiency']:.1%} of (wall time × cores)",
+            f"everything else    {result['overhead_s_per_trial']:.3f} core-seconds per trial",
+            f"examples           {result['examples_per_second'] / 1e6:.1f} M per second",
+        ]
+    )

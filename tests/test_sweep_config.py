@@ -1,0 +1,249 @@
+"""Sweep files: what they mean, and what they are refused for."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cbp_ray.cli import main
+from cbp_ray.errors import InputError
+from cbp_ray.sweeps import Sweep, load_sweep
+from cbp_ray.sweeps.definition import make_sweep
+
+ROOT = Path(__file__).parents[1]
+GOOD = """
+sweep: name
+seeds: 0:10
+base: {optimizer: {name: sgd, step_size: 0.01}, examples: 40}
+groups:
+  cbp: {algorithm: {name: cbp, replacement_rate: [1e-5, 1e-4]}, network: {activation: [tanh, relu]}}
+  bp: {algorithm: {name: bp}}
+"""
+
+
+def load(tmp_path: Path, text: str, **options: object) -> Sweep:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    return load_sweep(path, **options)  # type: ignore[arg-type]
+
+
+def rates(sweep: Sweep) -> list[float]:
+    return [getattr(c.config.algorithm, "replacement_rate", 0.0) for c in sweep.configurations]
+
+
+def test_groups_have_their_own_grids(tmp_path: Path) -> None:
+    sweep = load(tmp_path, GOOD)
+    assert (sweep.name, sweep.seeds, sweep.engine) == ("name", tuple(range(10)), "kernel")
+    assert [c.group for c in sweep.configurations] == ["cbp"] * 4 + ["bp"]
+    assert rates(sweep) == [1e-5, 1e-5, 1e-4, 1e-4, 0.0]
+    assert [c.config.network.activation for c in sweep.configurations] == ["tanh", "relu"] * 2 + ["tanh"]
+    assert sweep.runs == 50
+
+
+def test_a_list_is_a_grid_only_where_one_value_is_expected(tmp_path: Path) -> None:
+    sections = "base: {optimizer: {name: adam, step_size: 0.1, betas: [0.9, 0.99]}, algorithm: {name: bp}}"
+    sweep = load(tmp_path, f"sweep: a\nseeds: [3, 1]\n{sections}\ngroups: {{a: {{network: {{hidden: [7]}}}}}}")
+    assert [c.config.network.hidden for c in sweep.configurations] == [(7,)]
+    assert sweep.seeds == (1, 3)
+    sweep = load(tmp_path, f"sweep: a\nseeds: 1\n{sections}\ngroups: {{a: {{network: {{hidden: [[7], [8]]}}}}}}")
+    assert [c.config.network.hidden for c in sweep.configurations] == [(7,), (8,)]
+    assert sweep.configurations[0].config.optimizer.betas == (0.9, 0.99)  # type: ignore[union-attr]
+
+
+def test_a_list_of_sections_is_a_grid_too(tmp_path: Path) -> None:
+    algorithms = "[{name: bp}, {name: l2, weight_decay: [1e-3, 1e-4]}]"
+    text = (
+        f"sweep: a\nseeds: 1\nbase: {{optimizer: {{name: sgd, step_size: 1e-2}}}}\ngroups: {{a: {{algorithm: {algorithms}}}}}"
+    )
+    assert [c.config.algorithm.name for c in load(tmp_path, text).configurations] == ["bp", "l2", "l2"]
+
+
+def test_the_same_configuration_is_run_once(tmp_path: Path) -> None:
+    text = GOOD + "  again: {algorithm: {name: bp}, network: {activation: [tanh, relu]}}\n"
+    assert [c.group for c in load(tmp_path, text).configurations] == ["cbp"] * 4 + ["bp", "again"]
+
+
+@pytest.mark.parametrize(("written", "number"), [("1e-4", 1e-4), ("1.E-4", 1e-4), ("'1e-4'", 1e-4), (".5", 0.5), ("1", 1.0)])
+def test_numbers_are_read_as_people_write_them(written: str, number: float, tmp_path: Path) -> None:
+    assert rates(load(tmp_path, GOOD.replace("[1e-5, 1e-4]", written)))[0] == number
+    assert load(tmp_path, GOOD.replace("examples: 40", "examples: 1_000")).configurations[0].config.examples == 1000
+    assert load(tmp_path, GOOD.replace("examples: 40", "examples: 1e3")).configurations[0].config.examples == 1000
+
+
+@pytest.mark.parametrize(
+    ("written", "seeds"),
+    [("0:3", (0, 1, 2)), ("1:30", tuple(range(1, 30))), ("7", (7,)), ("[5, 0:2]", (0, 1, 5)), ("'2:4'", (2, 3))],
+)
+def test_seeds_are_ranges_or_lists(written: str, seeds: tuple[int, ...], tmp_path: Path) -> None:
+    assert load(tmp_path, GOOD.replace("0:10", written)).seeds == seeds
+    assert load(tmp_path, GOOD, seeds="4:6").seeds == (4, 5)
+    assert load(tmp_path, GOOD, seeds=range(2)).seeds == (0, 1)
+
+
+def test_includes_are_merged_first(tmp_path: Path) -> None:
+    (tmp_path / "common.yaml").write_text(GOOD)
+    sweep = load(
+        tmp_path, "include: [common.yaml]\nsweep: other\nbase: {examples: 20}\ngroups: {bp: {network: {activation: relu}}}"
+    )
+    assert sweep.name == "other" and len(sweep.configurations) == 5
+    assert {c.config.examples for c in sweep.configurations} == {20}
+    assert sweep.configurations[-1].config.network.activation == "relu"
+
+
+def test_a_section_of_another_name_replaces_the_section(tmp_path: Path) -> None:
+    text = GOOD.replace("bp: {algorithm", "adam: {optimizer: {name: adam, step_size: 0.1}, algorithm")
+    assert load(tmp_path, text).configurations[-1].config.optimizer.step_size == 0.1
+
+
+def test_overrides_reach_every_group_or_the_file_itself(tmp_path: Path) -> None:
+    sweep = load(tmp_path, GOOD, overrides=["optimizer.step_size=1e-3", "network.activation=[elu, swish]"])
+    assert {c.config.optimizer.step_size for c in sweep.configurations} == {1e-3}
+    assert {c.config.network.activation for c in sweep.configurations} == {"elu", "swish"}
+    sweep = load(tmp_path, GOOD, overrides=["groups.cbp.algorithm.replacement_rate=0.5", "seeds=0:2", "base.examples=7"])
+    assert set(rates(sweep)) == {0.5, 0.0} and sweep.seeds == (0, 1)
+    assert load(tmp_path, GOOD, overrides=["resources.gpu=0.25"]).resources.gpu == 0.25
+
+
+def test_scales_are_overlays(tmp_path: Path) -> None:
+    text = GOOD + "scales: {smoke: {seeds: 0:2, base: {examples: 4}}, laptop: {}}"
+    assert load(tmp_path, text).seeds == load(tmp_path, text, scale="laptop").seeds == tuple(range(10))
+    smoke = load(tmp_path, text, scale="smoke")
+    assert smoke.seeds == (0, 1) and smoke.configurations[0].config.examples == 4
+    with pytest.raises(InputError, match="it has paper"):
+        load(tmp_path, GOOD, scale="smoke")
+
+
+def test_the_resolved_document_means_the_same_sweep(tmp_path: Path) -> None:
+    (tmp_path / "common.yaml").write_text(GOOD + "scales: {smoke: {base: {examples: 4}}}")
+    sweep = load(tmp_path, "include: common.yaml", scale="smoke", overrides=["optimizer.step_size=0.5"], seeds="0:3")
+    again = make_sweep(yaml.safe_load(yaml.safe_dump(sweep.document, sort_keys=False)), "file")
+    assert again == sweep
+
+
+BROKEN = {
+    "empty file": ("", "a mapping"),
+    "not yaml": ("sweep: [", "line"),
+    "a list": ("- a", "a mapping"),
+    "key twice": (GOOD + "seeds: 0:3\n", "'seeds' stands twice"),
+    "misspelt key": (GOOD.replace("seeds:", "sedes:"), "did you mean 'seeds'?"),
+    "no name": (GOOD.replace("sweep: name", ""), "sweep: must be set"),
+    "path as name": (GOOD.replace("sweep: name", "sweep: ../x"), "sweep: must be a name"),
+    "no seeds": (GOOD.replace("seeds: 0:10", ""), "seeds: must be set"),
+    "empty seeds": (GOOD.replace("0:10", "5:5"), "START below STOP"),
+    "seeds backwards": (GOOD.replace("0:10", "9:3"), "use 3:9"),
+    "seed twice": (GOOD.replace("0:10", "[1, 1]"), "1 twice"),
+    "negative seed": (GOOD.replace("0:10", "[-1]"), "[0, 2**64)"),
+    "seeds as words": (GOOD.replace("0:10", "many"), "'many'"),
+    "too many seeds": (GOOD.replace("0:10", "0:99999999999"), "ten million"),
+    "unknown engine": (GOOD + "engine: jax\n", "kernel, torch"),
+    "no groups": ("sweep: a\nseeds: 0:2\n", "groups: must be a mapping"),
+    "groups as a list": ("sweep: a\nseeds: 0:2\ngroups: [a]\n", "groups: must be a mapping"),
+    "group as a word": ("sweep: a\nseeds: 0:2\ngroups: {a: bp}\n", "groups.a: must be a mapping"),
+    "base as a list": (
+        GOOD.replace("base: {optimizer: {name: sgd, step_size: 0.01}, examples: 40}", "base: [1]"),
+        "base: must be",
+    ),
+    "unknown setting": (GOOD.replace("step_size", "step_sise"), "did you mean 'step_size'?"),
+    "unknown algorithm": (GOOD.replace("{name: bp}", "{name: backprop}"), "groups.bp.algorithm.name"),
+    "no algorithm": (GOOD.replace("bp: {algorithm: {name: bp}}", "bp: {}"), "groups.bp.algorithm: must be set"),
+    "rate above one": (GOOD.replace("1e-4", "2.0"), "replacement_rate"),
+    "rate as a word": (GOOD.replace("1e-4", "high"), "'high'"),
+    "negative step": (GOOD.replace("0.01", "-0.01"), "step_size"),
+    "infinite step": (GOOD.replace("0.01", ".inf"), "step_size"),
+    "no examples": (GOOD.replace("examples: 40", "examples: 0"), "examples"),
+    "half an example": (GOOD.replace("examples: 40", "examples: 1.5"), "examples"),
+    "unknown activation": (GOOD.replace("relu", "gelu"), "activation"),
+    "empty grid": (GOOD.replace("[tanh, relu]", "[]"), "empty list"),
+    "two layers for the kernel": (GOOD.replace("activation: [tanh, relu]", "hidden: [5, 5]"), "one hidden layer"),
+    "more flips than bits": (GOOD.replace("examples: 40", "problem: {flipping_bits: 30}"), "flipping_bits"),
+    "missing include": ("include: nowhere.yaml\n" + GOOD, "nowhere.yaml"),
+    "include of itself": ("include: file.yaml\n" + GOOD, "come back to itself"),
+    "unknown scale": (GOOD + "scales: {tiny: {}}\n", "scales.tiny"),
+    "unknown key in a scale": (GOOD + "scales: {smoke: {sedes: 1}}\n", "did you mean 'seeds'?"),
+    "unknown resource": (GOOD + "resources: {cpus: 1}\n", "did you mean 'cpu'?"),
+    "no cpu": (GOOD + "resources: {cpu: 0}\n", "resources.cpu"),
+    "search without a space": (GOOD + "tune: {samples: 3}\n", "tune.space"),
+    "search over nothing known": (GOOD + "tune: {samples: 3, space: {algorithm.rate: {uniform: [0, 1]}}}\n", "algorithm.rate"),
+    "search with bad limits": (
+        GOOD + "tune: {samples: 3, space: {optimizer.step_size: {loguniform: [0, 1]}}}\n",
+        "0 < low < high",
+    ),
+    "search for an unknown metric": (
+        GOOD + "tune: {samples: 3, metric: eror, space: {examples: {choice: [9]}}}\n",
+        "tune.metric",
+    ),
+    "search that is not installed": (
+        GOOD + "tune: {samples: 3, search: magic, space: {examples: {choice: [9]}}}\n",
+        "tune.search",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "part"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_file_is_refused_in_one_line_and_nothing_is_written(
+    text: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    assert main(["run", str(path), "--storage", str(tmp_path / "results")]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1 and output.err.startswith("cbp-ray run: ")
+    assert part in output.err
+    assert [p.name for p in tmp_path.iterdir()] == ["file.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--set", "optimizer.step_size"], "--set"),
+        (["--set", "optimizr.step_size=1"], "did you mean 'optimizer'?"),
+        (["--set", "=1"], "--set"),
+        (["--set", "seeds=[1"], "--set seeds"),
+        (["--seeds", "x"], "seeds"),
+        (["--scale", "smoke"], "scale"),
+        (["--storage", __file__], "--storage"),
+        (["--storage", "nonsense://x"], "--storage"),
+        (["--address", "ray://here:10001"], "cbp-ray submit"),
+        (["--address", "http://here:8265"], "cbp-ray submit"),
+    ],
+    ids=" ".join,
+)
+def test_bad_options_are_refused_in_one_line(
+    arguments: list[str], part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(GOOD)
+    assert main(["run", str(path), "--storage", str(tmp_path / "results"), *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1 and part in output.err
+    assert [p.name for p in tmp_path.iterdir()] == ["file.yaml"]
+
+
+def test_there_are_enough_broken_files() -> None:
+    assert len(BROKEN) >= 25
+
+
+FILES = sorted((ROOT / "tune_configs").rglob("*.yaml"))
+INCLUDED = {name for path in FILES for name in re.findall(r"^include: *(.*)", path.read_text(), re.MULTILINE)}
+# What others include may be a fragment; it is tested as part of them.
+WHOLE = [path for path in FILES if path.name not in " ".join(INCLUDED)]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_of_the_project_loads_at_every_scale_it_has(path: Path) -> None:
+    paper = load_sweep(path)
+    smoke = load_sweep(path, scale="smoke")
+    assert 0 < smoke.runs * smoke.configurations[0].config.examples <= 10_000_000
+    assert paper.configurations
+
+
+def test_dry_run_says_what_would_happen_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(GOOD)
+    assert main(["run", str(path), "--dry-run", "--storage", str(tmp_path / "results")]) == 0
+    output = capsys.readouterr().out
+    assert "5 configurations x 10 seeds (0:10) = 50 runs" in output
+    assert "50 runs in 5 trials" in output and "MB of memory" in output
+    assert [p.name for p in tmp_path.iterdir()] == ["file.yaml"]
