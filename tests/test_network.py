@@ -367,7 +367,7 @@ def test_state_follows_the_model_to_another_device():
     for units in gnt._layers:
         units.weight = units.weight.to("meta")  # the one other device that every machine has
     gnt._follow_device()
-    for tensor in (gnt._age, gnt._average_utility, gnt._average_activation, gnt._magnitudes.incoming):
+    for tensor in (gnt._correction, gnt._average_utility, gnt._average_activation, gnt._magnitudes.incoming):
         assert tensor.device.type == "meta"
 
 

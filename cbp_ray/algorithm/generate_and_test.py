@@ -100,7 +100,8 @@ class GenerateAndTest:
 
     _average_activation: Tensor
     _average_utility: Tensor
-    _decayed: Tensor
+    _correction: Tensor
+    _one: Tensor
     _mean: Tensor
     _activity: Tensor
 
@@ -190,8 +191,7 @@ class GenerateAndTest:
         self.steps += 1
         self._follow_device()
         settings, variant, eta = self.settings, self.settings.variant, self.settings.decay_rate
-        self._decayed *= eta
-        correction = tester.bias_correction(self._decayed)
+        self._correction = correction = tester.running_average(self._correction, self._one, eta)
 
         f_tm1, u_tm1 = self._average_activation, self._average_utility
         self._observe(f_tm1, correction)
@@ -298,7 +298,7 @@ class GenerateAndTest:
         self._oldest_birth[units.number] = int(self._birth[units.at].min())
         self._average_activation[units.at].index_fill_(0, index, 0)
         self._average_utility[units.at].index_fill_(0, index, 0)
-        self._decayed[units.at].index_fill_(0, index, 1)
+        self._correction = self._correction.index_fill(0, index + units.at.start, 0)  # a copy: reports hold the old one
         units.replaced += len(index)
 
     def _reset_norm(self, norm: nn.Module, index: Tensor) -> None:
@@ -316,7 +316,7 @@ class GenerateAndTest:
     def _f_hat_of_next_step(self, units: Units) -> Tensor | None:
         if not units.needs.deviation:
             return None
-        correction = tester.bias_correction(self._decayed[units.at] * self.settings.decay_rate)
+        correction = tester.running_average(self._correction[units.at], self._one, self.settings.decay_rate)
         return tester.estimate(self._average_activation[units.at], correction)
 
     def _allocate(self) -> None:
@@ -329,17 +329,18 @@ class GenerateAndTest:
         like = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
         self._average_activation = like  # f
         self._average_utility = like.clone()  # u
-        self._decayed = torch.ones_like(like)  # ηᵃ
+        self._correction = like.clone()  # 1 - ηᵃ
+        self._one = torch.ones((), dtype=last.dtype, device=last.device)
         self._mean, self._activity = like.clone(), like.clone()
         self._views = [(self._mean[units.at], self._activity[units.at]) for units in self._layers]
 
     def _follow_device(self) -> None:
         """Moves the state to where the weights went (`model.to(device)` after construction)."""
         device = self._layers[0].device
-        if device != self._decayed.device:
-            state = self._average_activation, self._average_utility, self._decayed
+        if device != self._correction.device:
+            state = self._average_activation, self._average_utility, self._correction
             self._allocate()
-            self._average_activation, self._average_utility, self._decayed = (tensor.to(device) for tensor in state)
+            self._average_activation, self._average_utility, self._correction = (tensor.to(device) for tensor in state)
             self._magnitudes.allocate()
 
     def _count_nonfinite(self, units: Units, utility: Tensor, eligible: Tensor) -> None:
@@ -360,7 +361,7 @@ class GenerateAndTest:
             units.name: {
                 "average_activation": self._average_activation[units.at].clone(),
                 "average_utility": self._average_utility[units.at].clone(),
-                "decayed": self._decayed[units.at].clone(),
+                "correction": self._correction[units.at].clone(),
                 "birth": torch.from_numpy(self._birth[units.at].copy()),
                 "exposure": units.exposure,
                 "replaced": units.replaced,
@@ -393,11 +394,12 @@ class GenerateAndTest:
         self.steps = int(state["steps"])
         self._birth = self._birth.copy()
         self._average_activation, self._average_utility = self._average_activation.clone(), self._average_utility.clone()
+        self._correction = self._correction.clone()
         for units in self._layers:
             saved_layer = state["layers"][units.name]
-            self._average_activation[units.at] = saved_layer["average_activation"].to(self._decayed)
-            self._average_utility[units.at] = saved_layer["average_utility"].to(self._decayed)
-            self._decayed[units.at] = saved_layer["decayed"].to(self._decayed)
+            self._average_activation[units.at] = saved_layer["average_activation"].to(self._one)
+            self._average_utility[units.at] = saved_layer["average_utility"].to(self._one)
+            self._correction[units.at] = saved_layer["correction"].to(self._one)
             self._birth[units.at] = saved_layer["birth"].cpu().numpy()
             self._oldest_birth[units.number] = int(self._birth[units.at].min())
             units.exposure, units.replaced = int(saved_layer["exposure"]), int(saved_layer["replaced"])

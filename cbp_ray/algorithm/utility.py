@@ -7,7 +7,7 @@
 | Σₖ\\|w_{l,i,k}\\| | `magnitude_out` |
 | Σⱼ\\|w_{l-1,j,i}\\| | `magnitude_in` |
 | η | `decay_rate` |
-| ηᵃ | `decayed`: one factor η per step of age a |
+| 1 - ηᵃ | `correction`: the running average of a constant 1, from 0 at age 0; unlike the formula it never cancels |
 
 Every utility is a running average with the same bias correction, also those of appendix C, where the paper prints none;
 otherwise units of different age could not be compared.
@@ -70,11 +70,6 @@ def instantaneous(utility: Utility, activity: Tensor | None, magnitude_out: Tens
 def running_average(average: Tensor, value: Tensor, decay_rate: float) -> Tensor:
     """(1 - η) value + η average: equations 2 and 6."""
     return torch.lerp(average, value, 1 - decay_rate)
-
-
-def bias_correction(decayed: Tensor) -> Tensor:
-    """1 - ηᵃ, given ηᵃ."""
-    return 1 - decayed
 
 
 def estimate(average: Tensor, correction: Tensor) -> Tensor:
