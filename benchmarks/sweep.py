@@ -68,8 +68,8 @@ def render(result: dict[str, Any]) -> str:
     length = result["examples"] // result["runs"]
     return "\n".join(
         [
-            f"{result['configurations']} configurations, {result['runs']} runs of {length:,} examples, {result['trials']} trials",
-            f"on {result['cores']} cores: {result['seconds']:.1f} s, start and stop of Ray included",
+            f"{result['configurations']} configurations, {result['runs']} runs of {length:,} examples",
+            f"in {result['trials']} trials on {result['cores']} cores: {result['seconds']:.1f} s with start and stop of Ray",
             f"inside the engine  {result['efficiency']:.1%} of (wall time × cores)",
             f"everything else    {result['overhead_s_per_trial']:.3f} core-seconds per trial",
             f"examples           {result['examples_per_second'] / 1e6:.1f} M per second",

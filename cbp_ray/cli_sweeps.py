@@ -98,11 +98,16 @@ def run(
         _dry_run(sweep, storage, as_json)
         return 0
     from cbp_ray.cli_progress import make_display
+    from cbp_ray.sweeps.cluster import ClusterLost
     from cbp_ray.sweeps.run import run_sweep
 
     display = make_display(as_json)
     try:
         outcome = run_sweep(sweep, storage, address=address, progress=display)
+    except ClusterLost as error:
+        display.close()
+        click.echo(f"cbp-ray run: {error}", err=True)
+        return 1
     finally:
         display.close()
     return 1 if outcome.failed else 0

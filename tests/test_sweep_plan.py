@@ -50,7 +50,7 @@ def test_blocks_cover_every_run_once_and_last_a_reasonable_time(examples: int, s
     for trial in plan.trials:
         assert trial.seconds <= 60 or len(trial.block.seeds) <= cost.LANES
     if plan.seconds > 60 * slots:
-        assert len(plan.trials) >= slots
+        assert len(plan.trials) >= min(slots, 500 // cost.LANES)
 
 
 def test_only_what_is_missing_is_planned_whatever_the_blocks_were(tmp_path: Path) -> None:

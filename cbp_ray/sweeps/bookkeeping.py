@@ -10,12 +10,15 @@ from cbp_ray.errors import InputError
 from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import cost, failures
+from cbp_ray.sweeps.cluster import check_alive
 from cbp_ray.sweeps.definition import Sweep
 from cbp_ray.sweeps.plan import Plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.trainable import BLOCK, unpack
 
 PROGRESS_SECONDS = 1.0
+CHECK_SECONDS = 5.0
+"""Between two looks at whether Ray is alive."""
 
 
 class Bookkeeper(Callback):
@@ -41,6 +44,7 @@ class Bookkeeper(Callback):
         for trial in plan.trials:
             self._left[trial.block.name.key] += 1
         self._next_progress = 0.0
+        self._next_check = CHECK_SECONDS
         self._open: set[str] = set()
         self._best: tuple[float, Block] | None = None
         self._boards = None
@@ -153,6 +157,9 @@ class Bookkeeper(Callback):
         running = sum(self._seconds.get(name, 0.0) * fraction for name, fraction in totals.running.items())
         totals.estimated_done = self._finished_estimate + running
         self._heartbeat.beat()
+        if totals.seconds >= self._next_check:
+            self._next_check = totals.seconds + CHECK_SECONDS
+            check_alive()
         if totals.seconds >= self._next_progress:
             self._next_progress = totals.seconds + PROGRESS_SECONDS
             self._progress(Event("progress", totals))

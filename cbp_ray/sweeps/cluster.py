@@ -84,6 +84,8 @@ def connected(address: str | None) -> Iterator[None]:
 
     for name in ("ray.tune", "ray.train", "ray.air", "ray._private", "ray.worker"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Ray prints news of dead workers on stdout, into the middle of our JSON, and has no public switch for it.
+    ray._private.worker._worker_logs_enabled = False
     if ray.is_initialized():
         yield
         return
@@ -108,6 +110,28 @@ def _connect(address: str | None) -> None:
         if isinstance(error, ray.exceptions.AuthenticationError) or "uthentic" in reason:
             raise InputError(f"address: {address} wants another token, got: {reason}; {HOW_TO_GET_A_TOKEN}") from None
         raise InputError(f"address: must be a running Ray cluster, got {address!r} ({reason}); see `ray status`") from None
+
+
+class ClusterLost(RuntimeError):
+    """Ray died under a sweep. What was finished is stored."""
+
+
+def check_alive() -> None:
+    """Sees whether the node that this process hangs on still lives: without it, Tune would wait for ever.
+
+    Raises:
+      ClusterLost: if not.
+    """
+    import ray
+
+    node = ray._private.worker._global_node
+    dead = [kind for kind, _ in node.dead_processes()] if node is not None else []
+    if "raylet" in dead or "gcs_server" in dead:
+        raise ClusterLost(f"Ray's {' and '.join(dead)} died; run the same command again to go on")
+    own = ray.get_runtime_context().get_node_id()
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    if not any(each["NodeID"] == own and each["Alive"] for each in nodes):
+        raise ClusterLost("the Ray node of this process died; run the same command again to go on")
 
 
 def slots(resources: Resources) -> int:

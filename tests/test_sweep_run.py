@@ -1,0 +1,143 @@
+"""Sweeps through a real local Ray: the numbers of `run_online`, nothing twice, failures on record."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sweep_help import SMALL, assert_bit_equal, snapshot
+
+from cbp_ray.cli import main
+from cbp_ray.results import Block, Store
+from cbp_ray.sweeps import Sweep, cluster, load_sweep, run_sweep
+from cbp_ray.sweeps.progress import Event
+from cbp_ray.sweeps.status import statuses
+
+pytestmark = pytest.mark.xdist_group("ray")
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    """One local cluster for the module; `run_sweep` uses it and leaves it alone."""
+    with cluster.connected(None):
+        yield
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def run(sweep: Sweep, storage: Path) -> tuple[list[Event], object]:
+    events: list[Event] = []
+    return events, run_sweep(sweep, storage, progress=events.append)
+
+
+def trials(events: list[Event], kind: str) -> list[str]:
+    return [event.about["trial_id"] for event in events if event.kind == kind]
+
+
+def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_path: Path) -> None:
+    sweep, seen = load_sweep(file), []
+
+    def look(event: Event) -> None:
+        if event.kind == "trial_start":
+            seen.extend(statuses(Store(tmp_path, "small")))
+
+    outcome = run_sweep(sweep, tmp_path, progress=look)
+    assert (outcome.done, outcome.runs, outcome.failed, outcome.repeated) == (3, 18, 0, 0)
+    assert_bit_equal(sweep, tmp_path)
+    folder = tmp_path / "small"
+    assert {p.name for p in folder.iterdir()} == {"curves", "runs", "progress", "sweeps", "sweep.yaml", "tensorboard"}
+    assert load_sweep(folder / "sweep.yaml").configurations == sweep.configurations
+    assert {status.state for status in seen} == {"running"}
+    (status,) = statuses(Store(tmp_path, "small"))
+    assert (status.state, status.done, status.missing) == ("complete", 18, 0)
+
+    before = snapshot(tmp_path)
+    again = run_sweep(sweep, tmp_path)
+    assert (again.done, again.runs, again.stored_runs) == (0, 0, 18)
+    assert snapshot(tmp_path) == before
+
+
+def test_more_seeds_more_values_and_other_files_run_only_what_is_new(file: Path, tmp_path: Path) -> None:
+    run_sweep(load_sweep(file, seeds="2:5"), tmp_path)
+    before = snapshot(tmp_path)
+    more = load_sweep(file, overrides=["groups.cbp.algorithm.replacement_rate=[1e-3, 1e-2, 0.1]"])
+    # The same folder by its URI: anything that pyarrow opens will do.
+    outcome = run_sweep(more, tmp_path.as_uri())
+    assert (outcome.runs, outcome.stored_runs) == (3 * 3 + 6, 9)
+    after = snapshot(tmp_path)
+    assert {path: after[path] for path in before} == before
+    assert_bit_equal(more, tmp_path)
+
+    other = tmp_path / "other.yaml"
+    other.write_text(SMALL.replace("[1e-3, 1e-2]", "[1e-3, 0.5]"))
+    outcome = run_sweep(load_sweep(other), tmp_path)
+    assert (outcome.runs, outcome.stored_runs) == (6, 12)
+    names = {path.name for path in (tmp_path / "small" / "sweeps").iterdir()}
+    assert names == {"small.yaml", "small.json", "other.yaml", "other.json"}
+
+
+def test_a_trial_that_fails_is_retried_then_recorded_while_the_rest_goes_on(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = load_sweep(file)
+    victim = Block(sweep.configurations[0].config, sweep.engine, sweep.seeds).trial_id
+    # A folder where the results should go: only this trial cannot store them.
+    obstacle = tmp_path / "small" / "curves" / f"{victim}.parquet"
+    obstacle.mkdir(parents=True)
+    assert main(["run", str(file), "--storage", str(tmp_path), "--json"]) == 1
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (events[-1]["trials_done"], events[-1]["failed"]) == (2, 1)
+    assert [event["trial_id"] for event in events if event["event"] == "trial_retry"] == [victim] * 2
+    assert [event["trial_id"] for event in events if event["event"] == "trial_failed"] == [victim]
+
+    assert main(["status", "small", "--storage", str(tmp_path), "--failed"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{victim} after 3 attempts" in shown and "IsADirectoryError" in shown and "trainable.py" in shown
+    assert main(["status", "small", "--storage", str(tmp_path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["done"], row["missing"], row["failed"]) == ("failed", 12, 6, 1)
+
+    obstacle.rmdir()
+    assert main(["run", str(file), "--storage", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["status", "small", "--storage", str(tmp_path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["state"], row["done"], row["failed"]) == ("complete", 18, 0)
+    assert_bit_equal(sweep, tmp_path)
+
+
+def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_results(tmp_path: Path) -> None:
+    sweep = load_sweep(ROOT / "tune_configs" / "examples" / "search.yaml", scale="smoke")
+    events, _ = run(sweep, tmp_path)
+    end = events[-1]
+    assert end.kind == "end" and end.about["best"]["value"] > 0
+    finished, stopped = trials(events, "trial_done"), trials(events, "trial_stopped")
+    assert len(finished) + len(stopped) == 4 and finished
+    assert {str(name) for name in Store(tmp_path, sweep.name).names()} == set(finished)
+
+    before = snapshot(tmp_path)
+    run(sweep, tmp_path)
+    after = snapshot(tmp_path)
+    assert {path: after[path] for path in before} == before
+
+
+@pytest.mark.parametrize("name", ["examples/grid.yaml", "examples/torch.yaml"])
+def test_the_example_files_run_at_smoke_scale(name: str, tmp_path: Path) -> None:
+    sweep = load_sweep(ROOT / "tune_configs" / name, scale="smoke")
+    outcome = run_sweep(sweep, tmp_path)
+    assert (outcome.runs, outcome.failed) == (sweep.runs, 0)
+    if sweep.engine == "torch":
+        assert_bit_equal(sweep, tmp_path)
+
+
+def test_a_sweep_that_fits_on_no_node_is_refused(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(file), "--storage", str(tmp_path / "results"), "--set", "resources.gpu=0.5"]) == 2
+    error = capsys.readouterr().err
+    assert "resources: must fit on a node, got cpu=1, gpu=0.5" in error and error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
