@@ -223,10 +223,12 @@ class GenerateAndTest:
             report.replaced[units.name] = index.tolist()
             if variant.transfers_bias:
                 _transfer_bias(units, index, tester.estimate(self._average_activation, correction)[units.at])
+            later_layers = self._fed_by(units)
+            for later, columns in later_layers:
+                self._magnitudes.lose_inputs(later, columns(index))
             self._replace(units, index)
-            for later in self._fed_by(units):
+            for later, _ in later_layers:
                 # Each layer is finished before the next: it must see that some of its input weights are zero now.
-                self._magnitudes.measure_incoming(later)
                 at = later.at
                 y_later = tester.instantaneous(
                     settings.utility,
@@ -252,12 +254,15 @@ class GenerateAndTest:
         for units, f_hat_of_units, (mean, activity) in zip(self._layers, f_hats, self._views, strict=True):
             units.take_observed(f_hat_of_units, mean, activity)
 
-    def _fed_by(self, units: Units) -> list[Units]:
-        """Layers still to come in this step whose utility depends on weights that a replacement in `units` sets to zero."""
+    def _fed_by(self, units: Units) -> list[tuple[Units, Callable[[Tensor], Tensor]]]:
+        """Layers still to come in this step whose utility depends on weights that a replacement in `units` sets to zero.
+
+        With each, what turns the units replaced into inputs of that layer.
+        """
         if not units.needs.magnitude_in:
             return []
-        fed = [self._owners.get(consumer.module.weight) for consumer in units.consumers]
-        return [later for later in fed if later is not None and later.number > units.number]
+        fed = [(self._owners.get(consumer.module.weight), consumer.columns) for consumer in units.consumers]
+        return [(later, columns) for later, columns in fed if later is not None and later.number > units.number]
 
     def _count_due(self, units: Units) -> int:
         """How many units of the layer are to be replaced in this step, as far as enough are eligible."""

@@ -24,7 +24,6 @@ class Magnitudes:
             for layer in layers:
                 for consumer in layer.consumers:
                     self.feeders.setdefault(consumer.module.weight, []).append((layer, consumer.inputs_per_unit))
-        self.weights = list({**self.owners, **self.feeders})
         self.allocate()
 
     def allocate(self) -> None:
@@ -34,81 +33,91 @@ class Magnitudes:
         self.outgoing = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
         self.rows = {layer: self.incoming[layer.at] for layer in self.layers}
         self.columns = {layer: self.outgoing[layer.at] for layer in self.layers}
+        self.readers: list[SumsOfMagnitudes] = []
+        for weight in {**self.owners, **self.feeders}:
+            rows = self.rows[self.owners[weight]] if weight in self.owners else None
+            columns = self._place_of_columns(weight)
+            if columns is None and weight in self.feeders:
+                columns = self.outgoing.new_empty(weight.shape[1])
+            self.readers.append(SumsOfMagnitudes(weight, rows, columns))
 
-    def measure(self) -> None:
-        """Reads all weights."""
-        for layer in self.layers:
-            if len(layer.consumers) > 1:
-                self.columns[layer].zero_()
-        for weight in self.weights:
-            owner, feeders = self.owners.get(weight), self.feeders.get(weight, [])
-            place = self._place_of_columns(feeders)
-            columns = sums_of_magnitudes(
-                weight,
-                self.incoming.dtype,
-                rows=None if owner is None else self.rows[owner],
-                columns=place,
-                wants_columns=bool(feeders),
-            )
-            if place is None:
-                for layer, inputs_per_unit in feeders:
-                    per_unit = columns.view(layer.count, inputs_per_unit).sum(1)
-                    self.columns[layer].copy_(per_unit if len(layer.consumers) == 1 else self.columns[layer] + per_unit)
-        if self.mean:
-            for layer in self.layers:
-                self.rows[layer].div_(layer.fan_in)
-                self.columns[layer].div_(layer.fan_out)
-
-    def _place_of_columns(self, feeders: list[tuple[Units, int]]) -> Tensor | None:
+    def _place_of_columns(self, weight: Tensor) -> Tensor | None:
         """Where a weight's column sums can be written as they are: one layer feeds it and nothing else, unit by input."""
+        feeders = self.feeders.get(weight, [])
         if len(feeders) == 1:
             layer, inputs_per_unit = feeders[0]
             if inputs_per_unit == 1 and len(layer.consumers) == 1:
                 return self.columns[layer]
         return None
 
-    def measure_incoming(self, layer: Units) -> None:
-        """Reads one layer's input weights again, because some have just been set to zero."""
-        sums_of_magnitudes(layer.weight, self.incoming.dtype, rows=self.rows[layer])
+    def measure(self) -> None:
+        """Reads all weights."""
+        for layer in self.layers:
+            if len(layer.consumers) > 1:
+                self.columns[layer].zero_()
+        for reader in self.readers:
+            reader.read()
+            for layer, inputs_per_unit in self.feeders.get(reader.weight, []):
+                if reader.columns is not None and (inputs_per_unit > 1 or len(layer.consumers) > 1):
+                    per_unit = reader.columns.view(layer.count, inputs_per_unit).sum(1)
+                    self.columns[layer].copy_(per_unit if len(layer.consumers) == 1 else self.columns[layer] + per_unit)
         if self.mean:
-            self.rows[layer].div_(layer.fan_in)
+            for layer in self.layers:
+                self.rows[layer].div_(layer.fan_in)
+                self.columns[layer].div_(layer.fan_out)
+
+    def lose_inputs(self, layer: Units, columns: Tensor) -> None:
+        """The inputs `columns` of one layer are about to be cut off: takes them out of its `incoming`."""
+        weight, rows = layer.weight.detach(), self.rows[layer]
+        if weight.numel() <= CHUNK or 2 * len(columns) > weight.shape[1]:
+            # Cheap enough, or too much to subtract without rounding: read it again.
+            SumsOfMagnitudes(weight.index_fill(1, columns, 0), rows, None).read()
+            if self.mean:
+                rows.div_(layer.fan_in)
+        else:
+            lost = weight[:, columns].abs().flatten(1).sum(1, dtype=rows.dtype)
+            rows.sub_(lost / layer.fan_in if self.mean else lost)
 
 
-def sums_of_magnitudes(
-    weight: Tensor,
-    dtype: torch.dtype,
-    *,
-    rows: Tensor | None = None,
-    columns: Tensor | None = None,
-    wants_columns: bool = False,
-) -> Tensor:
-    """Writes Σ|w| over all but dimension 0 into `rows`, and over all but dimension 1 into `columns`.
+class SumsOfMagnitudes:
+    """Writes Σ|w| over all but dimension 0 into `rows`, and over all but dimension 1 into `columns`; None: not wanted.
 
-    Returns:
-      The column sums, in a new tensor if `wants_columns` and none is given.
+    On a CPU, |w| is made a few rows at a time and summed while it is in the cache. The memory for it and the views are kept
+    from call to call: making them anew costs as much as the sums.
     """
-    kernel = tuple(range(2, weight.ndim))
-    per_row = weight.numel() // weight.shape[0]
-    per_chunk = max(1, CHUNK // per_row)
-    if columns is None:
-        columns = weight.new_empty(weight.shape[1] if wants_columns else 0, dtype=dtype)
-    else:
-        wants_columns = True
-    if weight.device.type != "cpu" or weight.shape[0] <= per_chunk:
-        magnitudes = weight.abs()
-        if rows is not None:
-            torch.sum(magnitudes, (1, *kernel), dtype=dtype, out=rows)
-        if wants_columns:
-            torch.sum(magnitudes, (0, *kernel), dtype=dtype, out=columns)
-        return columns
-    scratch = torch.empty_like(weight[:per_chunk], requires_grad=False)
-    if wants_columns:
-        columns.zero_()
-    for start in range(0, weight.shape[0], per_chunk):
-        chunk = weight[start : start + per_chunk]
-        magnitudes = torch.abs(chunk, out=scratch[: len(chunk)])
-        if rows is not None:
-            torch.sum(magnitudes, (1, *kernel), dtype=dtype, out=rows[start : start + len(chunk)])
-        if wants_columns:
-            columns += magnitudes.sum((0, *kernel), dtype=dtype)
-    return columns
+
+    def __init__(self, weight: Tensor, rows: Tensor | None, columns: Tensor | None) -> None:
+        self.weight, self.rows, self.columns = weight, rows, columns
+        self.over_rows = (0, *range(2, weight.ndim))
+        self.over_columns = tuple(range(1, weight.ndim))
+        kept = rows if rows is not None else columns
+        self.widen = None if kept is None or kept.dtype == weight.dtype else kept.dtype
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Cuts the weight into chunks."""
+        weight = self.weight.detach()
+        self.address = weight.data_ptr()
+        rows_per_chunk = weight.shape[0]
+        if weight.device.type == "cpu":
+            rows_per_chunk = min(rows_per_chunk, max(1, CHUNK * weight.shape[0] // weight.numel()))
+        scratch = torch.empty_like(weight[:rows_per_chunk])
+        self.partial = None if self.columns is None else torch.empty_like(self.columns)
+        self.chunks = []
+        for start in range(0, weight.shape[0], rows_per_chunk):
+            chunk = weight[start : start + rows_per_chunk]
+            rows = None if self.rows is None else self.rows[start : start + rows_per_chunk]
+            self.chunks.append((chunk, scratch[: len(chunk)], rows))
+
+    def read(self) -> None:
+        """Reads the weight and writes the sums."""
+        if self.weight.data_ptr() != self.address:  # `model.to(...)` gives parameters new memory
+            self.prepare()
+        for number, (chunk, scratch, rows) in enumerate(self.chunks):
+            magnitudes = torch.abs(chunk, out=scratch)
+            if rows is not None:
+                torch.sum(magnitudes, self.over_columns, dtype=self.widen, out=rows)
+            if self.columns is not None and number == 0:
+                torch.sum(magnitudes, self.over_rows, dtype=self.widen, out=self.columns)
+            elif self.columns is not None:
+                self.columns += torch.sum(magnitudes, self.over_rows, dtype=self.widen, out=self.partial)

@@ -1,18 +1,10 @@
 """What an optimizer remembers of a weight, and how to make it forget."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-
-@runtime_checkable
-class ForgetsWeights(Protocol):
-    """An optimizer that knows how to reset its own state, such as `cbp_ray.Adam`."""
-
-    def reset_weights(self, param: Tensor, dim: int, index: Tensor) -> None:
-        """Forgets everything about `param`'s weights at `index` along dimension `dim`."""
 
 
 @torch.no_grad()
@@ -23,9 +15,12 @@ def reset_weights(optimizer: Optimizer, param: Tensor, dim: int, index: Tensor) 
     State that is shared by a whole parameter can't be reset for one weight: the scalar `step` of `torch.optim.Adam` and its
     relatives goes on counting, so that the new weight's bias correction is that of an old one (its first updates are too
     small by up to √(1-β₂)/(1-β₁)); factored moments (Adafactor) stay. `cbp_ray.Adam` keeps a time step per weight.
+
+    An optimizer with a method `reset_weights(param, dim, index)` of its own, such as `cbp_ray.Adam`, is left to do it itself.
     """
-    if isinstance(optimizer, ForgetsWeights):
-        optimizer.reset_weights(param, dim, index)
+    forget = getattr(optimizer, "reset_weights", None)
+    if forget is not None:
+        forget(param, dim, index)
         return
     for name, value in optimizer.state.get(param, {}).items():
         if isinstance(value, Tensor) and value.ndim > 0 and value.shape == param.shape:

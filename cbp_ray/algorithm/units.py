@@ -101,6 +101,7 @@ class Units:
         self.nonfinite = 0
         self.pending: list[Tensor] = []
         self.folded: Observed | None = None
+        self.scratch: Tensor | None = None
         self.fold_with: Callable[[], Tensor | None] | None = None
         self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive))
 
@@ -132,14 +133,20 @@ class Units:
         magnitude = None
         if self.needs.deviation:
             assert f_hat is not None
-            magnitude = (h - (f_hat if len(over) == 1 else f_hat[:, None])).abs_()
+            magnitude = torch.sub(h, f_hat if len(over) == 1 else f_hat[:, None], out=self.scratch_like(h)).abs_()
         elif self.needs.absolute:
-            magnitude = h.abs()
+            magnitude = torch.abs(h, out=self.scratch_like(h))
         return Observed(
             torch.mean(h, over, out=mean) if self.needs_mean else None,
             None if magnitude is None else torch.mean(magnitude, over, out=activity),
             h.numel() // self.count,
         )
+
+    def scratch_like(self, h: Tensor) -> Tensor:
+        """Memory for one pass, kept while its shape stays: asking the system for it anew may cost more than the work."""
+        if self.scratch is None or self.scratch.shape != h.shape or self.scratch.device != h.device:
+            self.scratch = torch.empty_like(h)
+        return self.scratch
 
     def fold(self, h: Tensor, f_hat: Tensor | None) -> None:
         """Adds one forward pass to `folded`."""
