@@ -1,7 +1,8 @@
 """What generate-and-test adds to a training step: the same loop with and without `gnt.step()`, in turns, on one core.
 
 The cases are those of the paper: the policy network of Slippery Ant at its mini-batch of 128 with Adam, and the network of
-Permuted MNIST at one example with SGD. The case between them counts what per-weight time steps cost as well. `adam_ratio` is a step of our Adam, after replacements, over one of `torch.optim.Adam`.
+Permuted MNIST at one example with SGD. The case between them counts what per-weight time steps cost as well.
+`adam_ratio` is a step of our Adam, after replacements, over one of `torch.optim.Adam`.
 """
 
 import ctypes
