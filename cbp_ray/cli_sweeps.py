@@ -101,6 +101,10 @@ def run(
     from cbp_ray.sweeps.cluster import ClusterLost
     from cbp_ray.sweeps.run import run_sweep
 
+    storage = storage if "://" in storage else os.path.abspath(storage)
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        # In a Ray job. Another node on the same machine unpacks the working directory anew, and ours is gone.
+        os.chdir("/")
     display = make_display(as_json)
     try:
         outcome = run_sweep(sweep, storage, address=address, progress=display)

@@ -1,6 +1,7 @@
 """Sweeps as Ray jobs: submit, follow, show, stop. The job runs `python -m cbp_ray run`, which goes on where it stopped."""
 
 import asyncio
+import logging
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,19 +50,22 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
         raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265")
     if cluster.has_token():
         cluster.use_token()
+    from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
+    for name in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging"):
+        logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
     try:
         yield JobSubmissionClient(address)
     except ConnectionError:
         raise InputError(
             f"--address: must be a running job server, got no answer from {address}; is it http://HOST:8265?"
         ) from None
+    except AuthenticationError:
+        what = "got another" if cluster.has_token() else "got none"
+        raise InputError(f"--address: {address} wants its token, {what}; {cluster.HOW_TO_GET_A_TOKEN}") from None
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        if "401" in reason or "403" in reason or "uthenticat" in reason:
-            what = "got another" if cluster.has_token() else "got none"
-            raise InputError(f"--address: {address} wants its token, {what}; {cluster.HOW_TO_GET_A_TOKEN}") from None
         if "404" in reason or "does not exist" in reason:
             raise InputError(
                 f"JOB: must be the id of a job at {address}, got one it does not know; see `ray job list`"
