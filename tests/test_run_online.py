@@ -93,6 +93,40 @@ def test_checkpoints_of_something_else_are_refused():
         iterate_online(CONFIG | {"examples": 5_000}, [1], state=last.checkpoint())
 
 
+@pytest.mark.parametrize("engine", ["kernel", "torch"])
+def test_checkpoints_that_come_too_late_are_refused(engine):
+    """The runs hold one state only. The last bin has no successor, so its checkpoint never comes too late."""
+    config = CONFIG | {"examples": 120, "bin_size": 50}
+    first, second, last = iterate_online(config, [1], engine)
+    for late in (first, second):
+        with pytest.raises(RuntimeError, match="take a bin's checkpoint before the next bin"):
+            late.checkpoint()
+    assert last.checkpoint()["bins"] == 3
+
+
+@pytest.mark.parametrize("engine", ["kernel", "torch"])
+@pytest.mark.parametrize("examples", [120, 150])
+def test_a_finished_run_has_nothing_left_to_resume(engine, examples):
+    config = CONFIG | {"examples": examples, "bin_size": 50}
+    *_, last = iterate_online(config, [1], engine)
+    state = last.checkpoint()
+    assert list(iterate_online(config, [1], engine, state)) == []
+    assert run_online(config, [1], engine, state=state).error.shape == (1, 0)
+    with pytest.raises(InputError, match=f"state: has seen {examples} examples, got a config with examples = 60"):
+        iterate_online(config | {"examples": 60}, [1], engine, state)
+
+
+@pytest.mark.parametrize("engine", ["kernel", "torch"])
+def test_incomplete_checkpoints_are_refused(engine):
+    config = CONFIG | {"examples": 60, "bin_size": 50}
+    state = next(iter(iterate_online(config, [1], engine))).checkpoint()
+    for name in state:
+        with pytest.raises(InputError, match="state: must be a (whole )?checkpoint"):
+            iterate_online(config, [1], engine, {key: value for key, value in state.items() if key != name})
+    with pytest.raises(InputError, match="state: must hold a config"):
+        iterate_online(config, [1], engine, state | {"config": np.array("{}")})
+
+
 def test_checkpoint_files_are_atomic_and_plain(tmp_path):
     path = tmp_path / "deep" / "run.npz"
     state = next(iter(iterate_online(CONFIG, [1]))).checkpoint()
@@ -139,10 +173,15 @@ def test_bad_configs_are_refused_in_one_line(change, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("seeds", [[], [-1], [2**64]])
+@pytest.mark.parametrize("seeds", [[], [-1], [2**64], [1.7], [1.0], "12", b"12", [True], 5, None, ["a"], ["1"], [None]])
 def test_bad_seeds_are_refused(seeds):
-    with pytest.raises(InputError, match="seeds: "):
-        run_online(CONFIG, seeds)
+    for function in (run_online, iterate_online):
+        with pytest.raises(InputError, match=r"^seeds: must [^\n]*, got [^\n]*; use [^\n]*$"):
+            function(CONFIG, seeds)
+
+
+def test_seeds_may_be_integers_of_numpy():
+    assert run_online(CONFIG, np.array([7, 3], dtype=np.uint64)).seeds == (7, 3)
 
 
 def test_bad_engine_is_refused():

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import AdamConfig, ContinualBackprop, Linear, OnlineConfig, OnlineNormalization
-from cbp_ray.experiments.engine import HIDDEN_METRICS, Arrays, Metrics
+from cbp_ray.experiments.engine import HIDDEN_METRICS, Arrays, Metrics, check_complete
 from cbp_ray.experiments.initial_weights import bound, initial_weights
 from cbp_ray.kernels import bit_stream
 from cbp_ray.kernels.activations import Activation
@@ -113,6 +113,7 @@ class KernelEngine:
         }
 
     def load_state(self, state: Arrays, examples: int) -> None:
+        check_complete(state, State._fields)
         for name in State._fields:
             # Copies of the last run fill the padding, as in `__init__`.
             lanes = np.minimum(np.arange(len(self._blocks) * WIDTH), self.runs - 1)

@@ -6,12 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import Checkpoint
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
-from cbp_ray.experiments.engine import METRICS, Engine, Metrics
+from cbp_ray.experiments.engine import METRICS, Engine, Metrics, check_complete
+from cbp_ray.problems.checks import SEEDS, whole_number
 
 EngineName = Literal["kernel", "torch"]
 FORMAT = 1
@@ -35,7 +37,11 @@ class Bin:
     _checkpoint: Callable[[], Checkpoint]
 
     def checkpoint(self) -> Checkpoint:
-        """Plain arrays from which `iterate_online(…, state=…)` goes on after this bin. Take it before the next bin."""
+        """Plain arrays from which `iterate_online(…, state=…)` goes on after this bin.
+
+        Raises:
+          RuntimeError: if the runs have gone on since; take it before the next bin.
+        """
         return self._checkpoint()
 
 
@@ -108,14 +114,13 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """The seeds as Python integers.
 
     Raises:
-      InputError: if there are none, or one is outside of 64 bits.
+      InputError: if there are none, or one is not an integer of 64 bits.
     """
-    checked = tuple(int(seed) for seed in seeds)
+    if isinstance(seeds, str | bytes) or not isinstance(seeds, Iterable):
+        raise InputError(f"seeds: must be several whole numbers, got {seeds!r}; use range(100) or [0], say")
+    checked = tuple(whole_number("seeds", seed, below=SEEDS) for seed in seeds)
     if not checked:
         raise InputError("seeds: must name at least one run, got none; use range(100), say")
-    for seed in checked:
-        if not 0 <= seed < 2**64:
-            raise InputError(f"seeds: must lie in [0, 2**64), got {seed}; use another")
     return checked
 
 
@@ -133,12 +138,19 @@ def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
 
 
 def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin]:
+    started = first
     for index in range(first, config.bins):
+        started = index + 1
         seen = index * config.bin_size
         count = min(config.bin_size, config.examples - seen)
         metrics = runner.advance(count)
 
         def checkpoint(after: int = index + 1) -> Checkpoint:
+            if started != after:
+                raise RuntimeError(
+                    f"checkpoint: the runs are past bin {after - 1}, the only state they have is a later one; "
+                    "take a bin's checkpoint before the next bin"
+                )
             return {
                 "format": np.array(FORMAT),
                 "engine": np.array(engine),
@@ -152,20 +164,26 @@ def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: 
 
 
 def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:
-    if int(state.get("format", -1)) != FORMAT:
+    """Loads the state and returns the first bin that is still to come."""
+    if str(state.get("format")) != str(FORMAT):
         raise InputError(f"state: must be a checkpoint of format {FORMAT}, got {state.get('format')}; start anew")
+    check_complete(state, ("engine", "config", "seeds", "bins"))
     if str(state["engine"]) != engine:
         raise InputError(f"state: was made by engine {str(state['engine'])!r}, got engine={engine!r}; use the same")
-    saved = OnlineConfig.model_validate_json(str(state["config"]))
+    try:
+        saved = OnlineConfig.model_validate_json(str(state["config"]))
+    except ValidationError:
+        raise InputError("state: must hold a config of this version, got one that it does not know; start anew") from None
     # A longer run of the same experiment may go on from it.
     if saved.model_copy(update={"examples": config.examples}) != config:
         raise InputError("state: belongs to another config, got a checkpoint whose settings differ; start anew")
     if tuple(int(seed) for seed in state["seeds"]) != seeds:
         raise InputError(f"state: has other seeds ({len(state['seeds'])} of them), got {len(seeds)}; use the same")
     bins = int(state["bins"])
-    if min(bins * saved.bin_size, saved.examples) != bins * saved.bin_size:
+    seen = min(bins * saved.bin_size, saved.examples)
+    if seen > config.examples:
+        raise InputError(f"state: has seen {seen} examples, got a config with examples = {config.examples}; use more")
+    if seen < config.examples and seen != bins * saved.bin_size:
         raise InputError("state: ends with a shorter bin, got a config that goes on from there; start anew")
-    runner.load_state(
-        {name.removeprefix(STATE): a for name, a in state.items() if name.startswith(STATE)}, bins * saved.bin_size
-    )
+    runner.load_state({name.removeprefix(STATE): a for name, a in state.items() if name.startswith(STATE)}, seen)
     return bins

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cbp_ray.algorithm import Adam, GenerateAndTest, OnlineNorm, initialize
 from cbp_ray.experiments.config import AdamConfig, ContinualBackprop, Linear, OnlineConfig, OnlineNormalization
-from cbp_ray.experiments.engine import HIDDEN_METRICS, METRICS, Arrays, Metrics
+from cbp_ray.experiments.engine import HIDDEN_METRICS, METRICS, Arrays, Metrics, check_complete
 from cbp_ray.problems.bit_flipping import BitFlipping
 
 SATURATION = 0.9
@@ -145,6 +145,7 @@ class TorchEngine:
     """Any number of runs, one after the other."""
 
     def __init__(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
+        self._config = config
         self._runs = [Run(config, seed) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
@@ -155,6 +156,11 @@ class TorchEngine:
         return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in _flatten(run.state())}
 
     def load_state(self, state: Arrays, examples: int) -> None:
+        # Optimizers make their state at the first step.
+        example = Run(self._config, seed=0)
+        example.advance(1)
+        names = [name for name, _ in _flatten(example.state())]
+        check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])
         for number, run in enumerate(self._runs):
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}

@@ -1,11 +1,13 @@
 """Bit-Flipping (section 2 of the paper): a target network of threshold units, and inputs whose distribution keeps changing."""
 
 from functools import cached_property
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
+from cbp_ray.problems.checks import SEEDS, whole_number
 from cbp_ray.randomness import Purpose, words
 
 TABLE_BITS = 12
@@ -52,13 +54,16 @@ class BitFlipping:
         target_units: int = 100,
         beta: float = 0.7,
     ) -> None:
-        if not 0 <= flipping_bits <= inputs:
+        self.seed = whole_number("seed", seed, below=SEEDS)
+        self.inputs = whole_number("inputs", inputs, least=1)
+        self.flipping_bits = whole_number("flipping_bits", flipping_bits)
+        if flipping_bits > inputs:
             raise InputError(f"flipping_bits: must lie in [0, inputs = {inputs}], got {flipping_bits}; use fewer")
-        for name, value in (("inputs", inputs), ("flip_period", flip_period), ("target_units", target_units)):
-            if value < 1:
-                raise InputError(f"{name}: must be at least 1, got {value}; use a positive number")
-        self.seed, self.inputs, self.flipping_bits, self.flip_period = seed, inputs, flipping_bits, flip_period
-        self.target_units, self.beta = target_units, beta
+        self.flip_period = whole_number("flip_period", flip_period, least=1)
+        self.target_units = whole_number("target_units", target_units, least=1)
+        if isinstance(beta, bool) or not isinstance(beta, Real) or not 0 <= beta <= 1:
+            raise InputError(f"beta: must be a number in [0, 1], got {beta!r}; 0.7 is the paper's")
+        self.beta = float(beta)
 
     @cached_property
     def input_weights(self) -> NDArray[np.int32]:
@@ -115,7 +120,8 @@ class BitFlipping:
 
         Args:
           n: how many.
-          start: position of the first; any position costs the same.
+          start: position of the first. No example before it is made, but each of the `start / flip_period` flips before it
+            is drawn: time and memory are linear in their number, about 0.1 µs per flip.
 
         Returns:
           Inputs [n, m] of 0 and 1, and targets [n].
