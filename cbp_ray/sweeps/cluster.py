@@ -125,7 +125,7 @@ def check_alive() -> None:
     import ray
 
     node = ray._private.worker._global_node
-    dead = [kind for kind, _ in node.dead_processes()] if node is not None else []
+    dead: list[str] = [kind for kind, _ in node.dead_processes()] if node is not None else []
     if "raylet" in dead or "gcs_server" in dead:
         raise ClusterLost(f"Ray's {' and '.join(dead)} died; run the same command again to go on")
     own = ray.get_runtime_context().get_node_id()
