@@ -121,7 +121,7 @@ def test_incomplete_checkpoints_are_refused(engine):
     config = CONFIG | {"examples": 60, "bin_size": 50}
     state = next(iter(iterate_online(config, [1], engine))).checkpoint()
     for name in state:
-        with pytest.raises(InputError, match="state: must be a (whole )?checkpoint"):
+        with pytest.raises(InputError, match=r"state: must be a (whole )?checkpoint"):
             iterate_online(config, [1], engine, {key: value for key, value in state.items() if key != name})
     with pytest.raises(InputError, match="state: must hold a config"):
         iterate_online(config, [1], engine, state | {"config": np.array("{}")})
@@ -163,6 +163,25 @@ def test_checkpoint_files_are_atomic_and_plain(tmp_path):
         ({"problem": {"flip_bits": 3}}, "problem.flip_bits: unknown setting, got 3; did you mean 'flipping_bits'?"),
         ({"network": {"activation": "than"}}, "network.activation: input should be 'tanh'"),
         ({"network": {"hidden": []}}, "network.hidden: "),
+        ({"bp": 1}, "bp: unknown setting, got 1; known are problem, network, algorithm, optimizer, "),
+        ({"network": {"sgd": 1}}, "network.sgd: unknown setting, got 1; known are hidden, activation"),
+        ({"network": {"name": "bp"}}, "network.name: unknown setting, got 'bp'; known are hidden, activation"),
+        ({"problem": {"cbp": 1}}, "problem.cbp: unknown setting, got 1; known are name, inputs, "),
+        ({"algorithm": {"name": "bp", "bp": 1}}, "algorithm.bp: unknown setting, got 1; known are name"),
+        ({"algorithm": CBP | {"adam": 1}}, "algorithm.adam: unknown setting, got 1; "),
+        (
+            {"optimizer": {"name": "sgd", "step_size": True}},
+            "optimizer.step_size: must be a number, not a truth value, got True",
+        ),
+        ({"algorithm": CBP | {"replacement_rate": False}}, "algorithm.replacement_rate: must be a number, not a truth value"),
+        ({"problem": {"beta": True}}, "problem.beta: must be a number, not a truth value, got True"),
+        ({"network": {"hidden": [True]}}, "network.hidden.0: must be a number, not a truth value, got True"),
+        ({"examples": True}, "examples: must be a number, not a truth value, got True"),
+        ({"examples": "1.5e0"}, "examples: input should be a valid integer"),
+        ({"examples": "1e400"}, "examples: input should be a valid integer"),
+        ({"examples": "many"}, "examples: input should be a valid integer"),
+        ({"examples": 1000.5}, "examples: input should be a valid integer"),
+        ({"examples": "0e3"}, "examples: input should be greater than or equal to 1, got "),
         ({"examples": 0}, "examples: input should be greater than or equal to 1, got 0"),
     ],
 )
@@ -195,6 +214,19 @@ def test_config_survives_json_and_is_frozen():
     assert OnlineConfig.make(config) is config
     with pytest.raises(ValueError, match="frozen"):
         config.examples = 3
+
+
+@pytest.mark.parametrize("thousand", [1_000, 1e3, "1e3", "1E+3", "1000", "1000.0", " 1e3 ", "1_000"])
+def test_whole_numbers_may_be_written_in_any_notation(thousand):
+    """YAML reads 1e3 as text and 1.0e+3 as a float."""
+    config = OnlineConfig.make(
+        CONFIG
+        | {"examples": thousand, "algorithm": CBP | {"maturity_threshold": thousand}, "network": {"hidden": [thousand]}}
+        | {"problem": {"inputs": 1_000, "flipping_bits": thousand}}
+    )
+    found = (config.examples, config.algorithm.maturity_threshold, config.network.hidden[0], config.problem.flipping_bits)
+    assert found == (1_000,) * 4
+    assert all(type(value) is int for value in found)
 
 
 def test_every_setting_is_described():

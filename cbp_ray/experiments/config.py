@@ -4,17 +4,40 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from cbp_ray.errors import InputError
 
 ActivationName = Literal["tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish"]
 UtilityName = Literal["random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=0, le=1)]
-DecayRate = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+
+
+def _no_boolean(value: Any) -> Any:
+    # Pydantic takes True for 1.
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a truth value")
+    return value
+
+
+def _number_as_integer(value: Any) -> Any:
+    """For `1e6`, which YAML reads as text: whole numbers in any notation become integers, the rest is left to Pydantic."""
+    value = _no_boolean(value)
+    if isinstance(value, str) and not value.strip().lstrip("+-").isdigit():
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if number.is_integer() else value
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+Rate = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_boolean)]
+DecayRate = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_no_boolean)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_number_as_integer)]
+CountFromZero = Annotated[int, Field(ge=0), BeforeValidator(_number_as_integer)]
+Maturity = Annotated[int, Field(ge=0, lt=2**24), BeforeValidator(_number_as_integer)]
 
 
 class _Model(BaseModel):
@@ -28,13 +51,13 @@ class BitFlippingConfig(_Model):
     """Which problem."""
     inputs: Count = 20
     """m, bits per example."""
-    flipping_bits: int = Field(default=15, ge=0)
+    flipping_bits: CountFromZero = 15
     """f, how many of them change only every `flip_period` examples."""
     flip_period: Count = 10_000
     """T, examples between two flips."""
     target_units: Count = 100
     """Threshold units in the target network."""
-    beta: float = Field(default=0.7, ge=0, le=1)
+    beta: Rate = 0.7
     """β of the threshold units."""
 
     @model_validator(mode="after")
@@ -89,7 +112,7 @@ class ContinualBackprop(_Model):
     """Which algorithm."""
     replacement_rate: Rate
     """ρ, fraction of a layer's units replaced per example."""
-    maturity_threshold: int = Field(default=100, ge=0, lt=2**24)
+    maturity_threshold: Maturity = 100
     """m: units are safe until they are older than this many examples."""
     decay_rate: DecayRate = 0.99
     """η of the running averages."""
@@ -190,9 +213,9 @@ class OnlineConfig(_Model):
         return -(-self.examples // self.bin_size)
 
 
-_MODELS: dict[str, type[BaseModel]] = {
-    model.model_fields["name"].default: model
-    for model in (BitFlippingConfig, BP, L2, OnlineNormalization, ContinualBackprop, Linear, SGD, AdamConfig)
+_CHOSEN_BY_NAME: dict[str, tuple[type[BaseModel], ...]] = {
+    "algorithm": (BP, L2, OnlineNormalization, ContinualBackprop, Linear),
+    "optimizer": (SGD, AdamConfig),
 }
 
 
@@ -200,7 +223,10 @@ def _one_line(error: ValidationError, config: Any) -> str:
     """The first problem as `field: rule, got value; fix`."""
     # A misspelt name also shows as a missing one; the spelling is the better hint.
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    location = [str(part) for part in first["loc"] if str(part) not in _MODELS]
+    location = [str(part) for part in first["loc"]]
+    if len(location) > 1 and location[0] in _CHOSEN_BY_NAME:
+        # Pydantic puts the chosen model's name between the section and its field.
+        del location[1]
     field = ".".join(location) or "config"
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
@@ -212,7 +238,7 @@ def _one_line(error: ValidationError, config: Any) -> str:
         return f"{field}: must be set, got nothing; add it"
     if kind == "union_tag_not_found":
         names = first["ctx"]["discriminator"].strip("'")
-        return f"{field}: must have a {names}, got {value!r}; choose one of {_names_of(field)}"
+        return f"{field}: must have a {names}, got {value!r}; choose one of {', '.join(_by_name(field))}"
     if kind == "union_tag_invalid":
         found = first["ctx"]["tag"]
         return f"{field}.name: must be one of {first['ctx']['expected_tags']}, got {found!r}; choose one of them"
@@ -225,21 +251,15 @@ def _short(value: Any) -> str:
     return str(text) if len(str(text)) <= 80 else f"{str(text)[:77]}..."
 
 
-def _names_of(field: str) -> str:
-    members: dict[str, tuple[type[BaseModel], ...]] = {
-        "algorithm": (BP, L2, OnlineNormalization, ContinualBackprop, Linear),
-        "optimizer": (SGD, AdamConfig),
-    }
-    return ", ".join(str(m.model_fields["name"].default) for m in members.get(field, ()))
+def _by_name(section: str) -> dict[str, type[BaseModel]]:
+    return {str(model.model_fields["name"].default): model for model in _CHOSEN_BY_NAME.get(section, ())}
 
 
 def _model_at(location: list[str], config: Any) -> type[BaseModel]:
-    """The model whose field was refused: chosen by the `name` beside it, else by the section."""
+    """The model whose field was refused: that of the section, or the one that the section's `name` chooses."""
     if not location:
         return OnlineConfig
-    section = config.get(location[0], {}) if isinstance(config, Mapping) else {}
-    name = section.get("name") if isinstance(section, Mapping) else None
-    if isinstance(name, str) and name in _MODELS:
-        return _MODELS[name]
-    sections: dict[str, type[BaseModel]] = {"network": NetworkConfig, "problem": BitFlippingConfig}
-    return sections.get(location[0], OnlineConfig)
+    section = location[0]
+    if section in _CHOSEN_BY_NAME:
+        return _by_name(section)[config[section]["name"]]
+    return {"network": NetworkConfig, "problem": BitFlippingConfig}[section]

@@ -1,5 +1,6 @@
 """Online experiments: a config and seeds in, learning curves out. The loop is a generator; what surrounds it is yours."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -138,29 +139,29 @@ def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
 
 
 def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin]:
-    started = first
+    begun = first
+
+    def checkpoint(bins: int) -> Checkpoint:
+        if begun != bins:
+            raise RuntimeError(
+                f"checkpoint: the runs have gone on since bin {bins - 1} and hold a later state only; "
+                "take a bin's checkpoint before the next bin"
+            )
+        return {
+            "format": np.array(FORMAT),
+            "engine": np.array(engine),
+            "config": np.array(config.model_dump_json()),
+            "seeds": np.array(seeds, dtype=np.uint64),
+            "bins": np.array(bins),
+            **{STATE + name: array for name, array in runner.state().items()},
+        }
+
     for index in range(first, config.bins):
-        started = index + 1
+        begun = index + 1
         seen = index * config.bin_size
         count = min(config.bin_size, config.examples - seen)
         metrics = runner.advance(count)
-
-        def checkpoint(after: int = index + 1) -> Checkpoint:
-            if started != after:
-                raise RuntimeError(
-                    f"checkpoint: the runs are past bin {after - 1}, the only state they have is a later one; "
-                    "take a bin's checkpoint before the next bin"
-                )
-            return {
-                "format": np.array(FORMAT),
-                "engine": np.array(engine),
-                "config": np.array(config.model_dump_json()),
-                "seeds": np.array(seeds, dtype=np.uint64),
-                "bins": np.array(after),
-                **{STATE + name: array for name, array in runner.state().items()},
-            }
-
-        yield Bin(index, config.bins, seen + count, metrics, checkpoint)
+        yield Bin(index, config.bins, seen + count, metrics, functools.partial(checkpoint, begun))
 
 
 def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:

@@ -1,7 +1,6 @@
 """Bit-Flipping (section 2 of the paper): a target network of threshold units, and inputs whose distribution keeps changing."""
 
 from functools import cached_property
-from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +60,7 @@ class BitFlipping:
             raise InputError(f"flipping_bits: must lie in [0, inputs = {inputs}], got {flipping_bits}; use fewer")
         self.flip_period = whole_number("flip_period", flip_period, least=1)
         self.target_units = whole_number("target_units", target_units, least=1)
-        if isinstance(beta, bool) or not isinstance(beta, Real) or not 0 <= beta <= 1:
+        if isinstance(beta, bool) or not isinstance(beta, int | float | np.number) or not 0 <= beta <= 1:
             raise InputError(f"beta: must be a number in [0, 1], got {beta!r}; 0.7 is the paper's")
         self.beta = float(beta)
 
