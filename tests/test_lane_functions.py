@@ -1,10 +1,13 @@
 """Activations and arithmetic on lanes: their largest errors, stated and checked."""
 
+import shutil
+
 import numpy as np
 import pytest
 from numba import njit
 
 from cbp_ray.experiments.initial_weights import GAINS
+from cbp_ray.kernels import bit_stream, compilation
 from cbp_ray.kernels.activations import Activation, activate, exp_minus_one
 from cbp_ray.kernels.lanes import WIDTH, aligned_empty, flush_denormals, load, restore_denormals, square_root, store
 
@@ -134,6 +137,42 @@ def test_a_read_only_installation_compiles_without_a_cache(monkeypatch):
 
     monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", refuse)
     assert compile_cached(lambda x: x + 1)(1) == 2
+
+
+@pytest.fixture
+def copied_sources(tmp_path, monkeypatch):
+    """Copies of all that is compiled, for tests to change."""
+    shutil.copytree(compilation.KERNELS, tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(compilation.RANDOMNESS, tmp_path)
+    monkeypatch.setattr(compilation, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(compilation, "RANDOMNESS", tmp_path / "randomness.py")
+    monkeypatch.setattr(compilation, "source_fingerprint", compilation.source_fingerprint.__wrapped__)
+    return tmp_path
+
+
+@pytest.mark.parametrize("changed", ["kernels/lanes.py", "kernels/bit_stream.py", "kernels/learner.py", "randomness.py"])
+def test_every_compiled_source_is_part_of_the_fingerprint(copied_sources, changed):
+    before = compilation.source_fingerprint()
+    assert compilation.source_fingerprint() == before
+    with open(copied_sources / changed, "a") as file:
+        file.write("# changed\n")
+    assert compilation.source_fingerprint() != before
+
+
+def test_the_fingerprint_is_part_of_every_cache_key(copied_sources):
+    from numba.core.registry import cpu_target
+
+    from cbp_ray.kernels.learner import general_learner
+
+    compiled = [f for f in vars(bit_stream).values() if hasattr(f, "py_func") and f.py_func.__module__ == bit_stream.__name__]
+    compiled += [general_learner()]
+    assert len(compiled) == 7
+    codegen = cpu_target.target_context.codegen()
+    before = [f._cache._index_key((), codegen) for f in compiled]
+    assert [f._cache._index_key((), codegen) for f in compiled] == before
+    with open(copied_sources / "randomness.py", "a") as file:
+        file.write("# changed\n")
+    assert all(f._cache._index_key((), codegen) != key for f, key in zip(compiled, before, strict=True))
 
 
 def test_kernel_engine_does_not_load_torch_or_ray():

@@ -262,4 +262,5 @@ def _model_at(location: list[str], config: Any) -> type[BaseModel]:
     section = location[0]
     if section in _CHOSEN_BY_NAME:
         return _by_name(section)[config[section]["name"]]
-    return {"network": NetworkConfig, "problem": BitFlippingConfig}[section]
+    others: dict[str, type[BaseModel]] = {"network": NetworkConfig, "problem": BitFlippingConfig}
+    return others[section]

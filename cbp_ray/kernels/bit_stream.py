@@ -1,6 +1,6 @@
 """Bit-Flipping for a block of runs: `problems.bit_flipping` once more, with the run innermost, so that data costs little.
 
-The width of a block is that of the arrays: compiled code in the cache must not hold a constant of another file.
+The width of a block is that of the arrays, so that the compiled code serves any.
 """
 
 from typing import Any

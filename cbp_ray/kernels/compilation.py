@@ -7,21 +7,34 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.caching import FunctionCache
+
+KERNELS = Path(__file__).parent
+RANDOMNESS = KERNELS.parent / "randomness.py"
 
 
 def compile_cached(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`njit(cache=True)`; without a cache where no directory can be written, neither beside the source nor of the user."""
+    """`njit(cache=True)` with `source_fingerprint` in the cache's key; without a cache where no directory can be written,
+    neither beside the source nor of the user."""
+    compiled = njit(function)
     try:
-        return njit(cache=True)(function)  # type: ignore[no-any-return]
+        # What `cache=True` does, with another class.
+        compiled._cache = _Cache(function)
     except RuntimeError as error:
         if "cannot cache function" not in str(error):
             raise
-        return njit(function)  # type: ignore[no-any-return]
+    return compiled  # type: ignore[no-any-return]
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba watches only the file of a compiled function, not those of the functions and constants that it uses."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(sig, codegen), source_fingerprint())
 
 
 @functools.cache
 def source_fingerprint() -> str:
-    """Of all kernels. Numba watches only the file of a compiled function, not those of the functions that it calls;
-    a function with this among its free variables is compiled anew when any of them changes."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    """Of everything that is compiled: all kernels, and the random numbers."""
+    digests = [hashlib.sha256(path.read_bytes()).digest() for path in (*sorted(KERNELS.glob("*.py")), RANDOMNESS)]
+    return hashlib.sha256(b"".join(digests)).hexdigest()

@@ -12,7 +12,7 @@ from numba import njit
 
 from cbp_ray.kernels import lanes
 from cbp_ray.kernels.activations import activate
-from cbp_ray.kernels.compilation import compile_cached, source_fingerprint
+from cbp_ray.kernels.compilation import compile_cached
 from cbp_ray.kernels.lanes import (
     absolute,
     flush_denormals,
@@ -222,7 +222,7 @@ def learn(
 @functools.cache
 def specialised_learner(choices: Choices) -> Callable[..., None]:
     """`learn` compiled for constant `choices`, without that argument. From the disk cache after the first time."""
-    fingerprint = f"{source_fingerprint()} {lanes.WIDTH}"
+    width = lanes.WIDTH
 
     @compile_cached
     def learner(
@@ -237,7 +237,7 @@ def specialised_learner(choices: Choices) -> Callable[..., None]:
         constant: int,
         first_bit: int,
     ) -> None:
-        fingerprint  # noqa: B018  # part of the cache's key because it is a free variable
+        width  # noqa: B018  # part of the cache's key because it is a free variable
         use_wide_vectors()
         learn(state, scratch, bits, targets, draws, choices, numbers, units, inputs, constant, first_bit)
 
@@ -247,6 +247,7 @@ def specialised_learner(choices: Choices) -> Callable[..., None]:
 @functools.cache
 def general_learner() -> Callable[..., None]:
     """`learn` compiled once for all choices, which it takes at run time: slower, and the same numbers. For tests."""
+    width = lanes.WIDTH
 
     @compile_cached
     def learner(
@@ -262,9 +263,8 @@ def general_learner() -> Callable[..., None]:
         constant: int,
         first_bit: int,
     ) -> None:
-        fingerprint  # noqa: B018
+        width  # noqa: B018
         use_wide_vectors()
         learn(state, scratch, bits, targets, draws, choices, numbers, units, inputs, constant, first_bit)
 
-    fingerprint = f"{source_fingerprint()} {lanes.WIDTH}"
     return learner
