@@ -91,6 +91,22 @@ def test_a_loaded_state_goes_on_bit_for_bit_with_exact_counters():
         assert torch.equal(a, b)
 
 
+def test_a_group_of_several_dtypes():
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(3, 3, dtype=d)) for d in (torch.bfloat16, torch.float64)]
+    alone = nn.Parameter(parameters[1].detach().clone())
+    together, separate = Adam(parameters, lr=0.01), Adam([alone], lr=0.01)
+    for step in range(20):
+        for p in (*parameters, alone):
+            p.grad = torch.randn(3, 3, generator=torch.Generator().manual_seed(step)).to(p.dtype)
+        together.step()
+        separate.step()
+        if step == 5:
+            for optimizer, p in ((together, parameters[1]), (separate, alone)):
+                optimizer.reset_weights(p, 0, torch.tensor([1]))
+    assert torch.equal(parameters[1], alone)
+
+
 def test_parameters_without_gradient_and_closures():
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = Adam([used, unused], lr=0.1)
@@ -107,7 +123,9 @@ def test_parameters_without_gradient_and_closures():
     assert torch.equal(optimizer.time_steps(unused), torch.zeros(2, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("kwargs", [{"lr": -1.0}, {"betas": (0.9, 1.0)}, {"eps": -1e-8}, {"weight_decay": -0.1}])
+@pytest.mark.parametrize(
+    "kwargs", [{"lr": -1.0}, {"lr": torch.tensor(0.1)}, {"betas": (0.9, 1.0)}, {"eps": -1e-8}, {"weight_decay": -0.1}]
+)
 def test_bad_arguments(kwargs):
     with pytest.raises(InputError, match=f"Adam: {next(iter(kwargs))}"):
         Adam([nn.Parameter(torch.ones(1))], **kwargs)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cbp_ray import Adam, Distribution, GenerateAndTest, OnlineNorm, initialize
+from cbp_ray.algorithm import magnitudes
 from cbp_ray.algorithm.initialization import GAINS, kaiming
 from cbp_ray.errors import InputError
 
@@ -266,6 +267,35 @@ def test_saved_and_loaded_midway_equals_the_unbroken_run(tmp_path, make, replace
     assert sum(unbroken[2].replaced.values()) > 40
 
 
+def test_a_loaded_state_brings_its_initial_distribution_along():
+    def fresh(kaiming):
+        model = tiny()
+        if kaiming:
+            initialize(model, "kaiming", activation="tanh")
+        optimizer = Adam(model.parameters(), lr=0.01)
+        return model, optimizer, GenerateAndTest(model, optimizer, 0.01, maturity_threshold=20)
+
+    unbroken, first, second = fresh(True), fresh(True), fresh(False)
+    train(*unbroken, 200)
+    train(*first, 100)
+    for part, state in zip(second, copy.deepcopy([part.state_dict() for part in first]), strict=True):
+        part.load_state_dict(state)
+    train(*second, 100, start=100)
+    assert_same(second[0], unbroken[0])
+    other = tiny()
+    with pytest.raises(InputError, match="leave init out"):
+        GenerateAndTest(other, freeze(other), 0.01, maturity_threshold=20, init="xavier").load_state_dict(first[2].state_dict())
+
+
+@pytest.mark.parametrize("preset", ["paper", "nature2024"])
+def test_large_matrices_read_in_pieces_equal_the_oracle(monkeypatch, preset):
+    monkeypatch.setattr(magnitudes, "CHUNK", 8)  # several pieces, and lost inputs are subtracted instead of read again
+    log, expected = compare(
+        sizes=[4, 6, 6, 6, 1], optimizer="adam", batch=2, utility="overall", preset=preset, steps=600, rate=0.01
+    )
+    assert log == expected and len(log) > 60
+
+
 def test_several_forwards_before_one_step_are_averaged():
     a, b = tiny().double(), tiny().double()
     gnts = [
@@ -400,6 +430,8 @@ ARGUMENTS = [
     ({"preset": "science"}, "preset must be one of paper, nature2024"),
     ({"replacement": "sometimes"}, "replacement must be one of"),
     ({"seed": -1}, "seed"),
+    ({"seed": 2**64}, "seed must be a whole number from 0 to 18446744073709551615"),
+    ({"preset": ["paper"]}, "preset must be one of"),
     ({"init": "zeros"}, "init: must be one of kaiming"),
     ({"init": {"7": Distribution.uniform(1.0)}}, "'7' is not a hidden layer"),
 ]
@@ -419,11 +451,25 @@ def test_an_optimizer_of_other_parameters_is_refused():
         GenerateAndTest(tiny(), freeze(tiny()))
 
 
+@pytest.mark.parametrize("optimizer", [None, [], [3], tiny().parameters()])
+def test_what_is_not_an_optimizer_is_refused(optimizer):
+    with pytest.raises(InputError, match="optimizer: must be a torch optimizer"):
+        GenerateAndTest(tiny(), optimizer)
+
+
+def test_numpys_numbers_are_numbers():
+    model = tiny()
+    gnt = GenerateAndTest(model, freeze(model), np.float64(0.01), maturity_threshold=np.int64(5), seed=np.int32(3))
+    assert gnt.settings == GenerateAndTest(model, freeze(model), 0.01, maturity_threshold=5.0, seed=3).settings
+
+
 def test_a_state_of_other_settings_or_layers_is_refused():
     model = tiny()
     state = GenerateAndTest(model, freeze(model), 0.01).state_dict()
     with pytest.raises(ValueError, match=r"replacement_rate was 0\.01 when the state was saved and is 0\.02 here"):
         GenerateAndTest(model, freeze(model), 0.02).load_state_dict(state)
+    with pytest.raises(InputError, match="the state lacks layers, settings, steps"):
+        GenerateAndTest(model, freeze(model)).load_state_dict({})
     other = tiny(hidden=8)
     with pytest.raises(ValueError, match=r"layer '0' had 16 units, this model's has 8"):
         GenerateAndTest(other, freeze(other), 0.01).load_state_dict(state)

@@ -56,7 +56,9 @@ def test_functions_convolutions_flatten_and_two_heads_are_read_through():
 
 def test_an_activation_written_as_a_product_keeps_units_apart():
     model = nn.Sequential(nn.Linear(3, 4), Swish(), nn.Linear(4, 1))
-    assert [layer.unit for layer in find_hidden_layers(model)] == ["0"]
+    assert find_hidden_layers(model) == [HiddenLayer("0", ("2",), (), None)]
+    with pytest.raises(InputError, match="no gain is known for the activation None"):
+        gnt_of(model, init="kaiming")
 
 
 def test_a_channel_is_a_unit_and_all_its_outgoing_weights_are_zeroed():
@@ -207,7 +209,39 @@ def parametrized():
     return model
 
 
+class SharedNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.norm(self.b(torch.relu(self.norm(self.a(x)))))))
+
+
+class Scrambled(Residual):
+    def forward(self, x):
+        return self.out(torch.tanh(self.first(x)).view(4, -1).reshape(-1, 4))
+
+
+class Scaled(Residual):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.out(self.first(x) * self.scale)
+
+
 REFUSED = [
+    (SharedNorm, r"'norm' is used more than once"),
+    (Scrambled, r"'view' reshapes the outputs of 'first' to \(4, -1\)"),
+    (Scaled, r"'mul' combines the outputs of 'first' and scale"),
+    (lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Linear(8, 3)), r"'2' reads the width of the images"),
+    (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(2), nn.Linear(64, 3)), r"flattens dimensions 2 to -1"),
+    (
+        lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.LayerNorm(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 3)),
+        r"'1' normalizes \(8,\), not the channels and positions of '0'",
+    ),
     (Residual, r"'add' combines the outputs of 'first' and 'second'"),
     (ResidualFromInput, r"combines the outputs of 'first' and x"),
     (Concatenation, r"'getitem' after 'first' is not known to keep units apart"),
@@ -300,12 +334,14 @@ def test_normal_distributions_can_be_given():
     assert torch.all(model[0].bias == 0)
 
 
-@pytest.mark.parametrize("make", [nn.init.orthogonal_, lambda w: nn.init.normal_(w, std=1.0), nn.init.zeros_])
+@pytest.mark.parametrize(
+    "make", [nn.init.orthogonal_, lambda w: nn.init.normal_(w, std=1.0), nn.init.zeros_, nn.init.xavier_uniform_]
+)
 def test_weights_of_unknown_origin_are_not_guessed(make):
     model = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 1))
     with torch.no_grad():
         make(model[0].weight)
-    with pytest.raises(InputError, match="the weights of '0' don't look like PyTorch's default"):
+    with pytest.raises(InputError, match="'0' doesn't look like PyTorch's default"):
         gnt_of(model)
     gnt_of(model, init="lecun")
 
@@ -359,6 +395,40 @@ def test_any_dtype_and_autocast(dtype, autocast):
     assert gnt.replaced["0"] > 5
     assert report.utilities["0"].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert model[0].weight.dtype == dtype
+
+
+def test_many_forwards_of_a_compiled_model_compile_it_a_few_times_only():
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+    call = torch.compile(model, backend="eager")
+    gnt = gnt_of(model, replacement_rate=0.1)
+    for _ in range(3):
+        for _ in range(15):
+            call(torch.randn(2, 6))
+        assert len(gnt._layers[0].pending) == 1
+        gnt.step()
+    assert gnt.replaced["0"] > 0
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] < 8
+
+
+def test_a_consumer_called_by_keyword_and_an_empty_batch():
+    class Keyword(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.head(input=torch.tanh(self.body(x)))
+
+    model = Keyword()
+    gnt = gnt_of(model, replacement_rate=0.0)
+    model(torch.randn(3, 4))
+    model(torch.randn(0, 4))
+    assert gnt.step().nonfinite == {"body": 0}
+    model(torch.randn(0, 4))
+    with pytest.raises(RuntimeError, match="no forward pass"):
+        gnt.step()
 
 
 def test_state_follows_the_model_to_another_device():

@@ -67,8 +67,8 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        if not lr >= 0:
-            raise InputError(f"Adam: lr must be 0 or more, got {lr}")
+        if isinstance(lr, Tensor) or not lr >= 0:
+            raise InputError(f"Adam: lr must be a number, 0 or more, got {lr}")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"Adam: betas must be two numbers in [0, 1), got {betas}")
         if not eps >= 0:
@@ -177,13 +177,17 @@ def _per_weight_corrections(
         ages += vectors or [np.array([state["time_step"]])]
     flat, sizes = np.concatenate(ages), [len(vector) for vector in ages]
     corrections: tuple[list[Tensor], list[Tensor]] = ([], [])
+    alike = all(p.dtype == params[0].dtype and p.device == params[0].device for p in params)
     values = _correction(flat, beta1), np.sqrt(_correction(flat, beta2))
     for value, out in zip(values, corrections, strict=True):
-        pieces = iter(torch.split(torch.from_numpy(value).to(params[0]), sizes))
+        # One conversion serves all, unless the group mixes dtypes or devices.
+        flat_correction = torch.from_numpy(value).to(params[0]) if alike else torch.from_numpy(value)
+        pieces = iter(torch.split(flat_correction, sizes))
         for p, state in zip(params, states, strict=True):
             # Trailing ones make a piece broadcast along the dimension that it belongs to.
             parts = [next(pieces).view(-1, *[1] * (p.ndim - 1 - d)) for d, name in enumerate(RESETS) if name in state]
-            out.append(torch.minimum(*parts) if len(parts) == 2 else parts[0] if parts else next(pieces))
+            correction = torch.minimum(*parts) if len(parts) == 2 else parts[0] if parts else next(pieces)
+            out.append(correction if alike else correction.to(p))
     return corrections
 
 

@@ -120,7 +120,9 @@ class GenerateAndTest:
         init: Scheme | dict[str, Distribution] | None = None,
         layers: Iterable[HiddenLayer] | None = None,
     ) -> None:
-        if utility is None and preset in PRESETS:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
+        if utility is None and isinstance(preset, str) and preset in PRESETS:
             utility = PRESETS[preset].utility
         self.settings = Settings(
             replacement_rate,
@@ -141,6 +143,7 @@ class GenerateAndTest:
         if variant.transfers_bias:
             _check_biases(found, modules, preset)
         self.steps = 0
+        self._init = init
         self._layers: list[Units] = []
         start = 0
         for number, (layer, distribution) in enumerate(zip(found, distributions, strict=True)):
@@ -367,6 +370,7 @@ class GenerateAndTest:
                 "average_activation": self._average_activation[units.at].clone(),
                 "average_utility": self._average_utility[units.at].clone(),
                 "correction": self._correction[units.at].clone(),
+                "distribution": asdict(units.distribution),
                 "birth": torch.from_numpy(self._birth[units.at].copy()),
                 "exposure": units.exposure,
                 "replaced": units.replaced,
@@ -382,6 +386,9 @@ class GenerateAndTest:
         Raises:
           InputError: if the state belongs to other layers, sizes or settings; nothing is changed then.
         """
+        missing = {"settings", "steps", "layers"} - set(state)
+        if missing:
+            raise InputError(f"load_state_dict: the state lacks {', '.join(sorted(missing))}; pass what state_dict() gave")
         ours = asdict(self.settings)
         for name, value in state["settings"].items():
             if ours.get(name) != value:
@@ -395,6 +402,12 @@ class GenerateAndTest:
             saved = len(state["layers"][units.name]["birth"])
             if saved != units.count:
                 raise InputError(f"load_state_dict: layer {units.name!r} had {saved} units, this model's has {units.count}")
+            distribution = Distribution(**state["layers"][units.name]["distribution"])
+            if self._init is not None and distribution != units.distribution:
+                raise InputError(
+                    f"load_state_dict: new units of layer {units.name!r} came from {distribution} when the state was saved; "
+                    f"init={self._init!r} says {units.distribution}; leave init out"
+                )
         self._follow_device()
         self.steps = int(state["steps"])
         self._birth = self._birth.copy()
@@ -409,6 +422,7 @@ class GenerateAndTest:
             self._oldest_birth[units.number] = int(self._birth[units.at].min())
             units.exposure, units.replaced = int(saved_layer["exposure"]), int(saved_layer["replaced"])
             units.nonfinite = int(saved_layer["nonfinite"])
+            units.distribution = Distribution(**saved_layer["distribution"])
             units.forget_forwards()
 
     def close(self) -> None:
@@ -424,7 +438,9 @@ def _estimate_at(average: Tensor, correction: Tensor | None, units: Units) -> Te
 
 
 def _random_utility(units: Units, *, seed: int, replaced: list[int]) -> Tensor:
-    return torch.from_numpy(random_utility(units.count, seed, units.number, replaced[units.number])).to(units.device)
+    utility = torch.from_numpy(random_utility(units.count, seed, units.number, replaced[units.number]))
+    # float64 as drawn, wherever a device has it, so that all engines find the same order.
+    return utility.to(units.device, torch.float32 if units.device.type == "mps" else torch.float64)
 
 
 def _check_same_place(layers: list[Units]) -> None:
@@ -460,7 +476,9 @@ def _check_init(init: Any, names: list[str]) -> None:
 def _optimizers_by_parameter(
     optimizer: Optimizer | Iterable[Optimizer], layers: list[HiddenLayer], modules: dict[str, nn.Module]
 ) -> dict[Tensor, Optimizer]:
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer) if isinstance(optimizer, Iterable) else []
+    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
+        raise InputError(f"optimizer: must be a torch optimizer, or several in a list; got {type(optimizer).__name__}")
     holders = {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
     for layer in layers:
         for name in (layer.unit, *layer.outgoing, *layer.norms):

@@ -148,13 +148,16 @@ def created_with(name: str, module: UnitModule) -> Distribution:
         return recorded  # type: ignore[no-any-return]
     default = distribution_of("pytorch", module, None)
     largest = float(module.weight.detach().abs().max())
-    # The largest of 20 uniform draws is below half the bound once in a million.
-    plausible = largest <= default.scale * (1 + 1e-5) and (module.weight.numel() < 20 or largest > default.scale / 2)
+    # The largest of n uniform draws is below 1 - 14/n of the bound once in a million.
+    plausible = 1 - 14 / module.weight.numel() <= largest / default.scale <= 1 + 1e-5
+    if module.bias is not None:
+        plausible &= 0 < float(module.bias.detach().abs().max()) <= default.scale * (1 + 1e-5)
     if not plausible:
         raise InputError(
-            f"init: the weights of {name!r} don't look like PyTorch's default (largest {largest:.3g}, bound "
+            f"init: {name!r} doesn't look like PyTorch's default (largest {largest:.3g}, bound "
             f"{default.scale:.3g}), and new units must come from the initial distribution; pass init='kaiming', 'lecun', "
-            f"'xavier', 'pytorch' or init={{{name!r}: Distribution...}}, or create the weights with cbp_ray.initialize(model)"
+            f"'xavier', 'pytorch' or init={{{name!r}: Distribution...}}, create "
+            "the weights with cbp_ray.initialize(model), or load trained weights after GenerateAndTest is made"
         )
     return default
 

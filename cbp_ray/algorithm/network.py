@@ -89,6 +89,9 @@ PASSING_FUNCTIONS: set[Any] = {
     "to",
     "type_as",
     "clone",
+    "detach",
+    torch.clone,
+    torch.detach,
 }
 COMBINING_FUNCTIONS: set[Any] = {
     operator.add,
@@ -108,7 +111,8 @@ COMBINING_FUNCTIONS: set[Any] = {
     "mul_",
     "div",
 }
-FLATTENING_FUNCTIONS: set[Any] = {torch.flatten, "flatten", "view", "reshape", torch.reshape}
+FLATTENING_FUNCTIONS: set[Any] = {torch.flatten, "flatten"}
+RESHAPING_FUNCTIONS: set[Any] = {torch.reshape, "view", "reshape"}
 SHAPE_FUNCTIONS: set[Any] = {"size", "dim"}
 SHAPE_ATTRIBUTES = {"shape", "ndim", "dtype", "device"}
 
@@ -183,6 +187,8 @@ class _GraphReader:
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules())
         self.flows: dict[fx.Node, _Units | None] = {}
+        self.flat: set[fx.Node] = set()
+        """Nodes where a channel's positions stand side by side with its units, behind a flatten."""
         self.found: dict[str, _Units] = {}
 
     def read(self, graph: fx.Graph) -> list[HiddenLayer]:
@@ -222,17 +228,23 @@ class _GraphReader:
             if name in self.found:
                 raise InputError(f"model: {name!r} is used more than once in a forward pass; tied weights can't be reset")
             for units in inputs:
+                self.check_layout(units, name, flat=self.is_flat(node))
                 units.outgoing.append(name)
             self.found[name] = _Units(name)
             return self.found[name]
         if not inputs:
             return None
         units = inputs[0]
+        self.pass_on_layout(node)
         if isinstance(module, NORMS):
+            if any(name in other.norms for other in self.found.values()):
+                raise InputError(f"model: {name!r} is used more than once in a forward pass; tied weights can't be reset")
             units.norms.append(name)
         elif type(module) in ACTIVATION_MODULES:
             units.activations.append(ACTIVATION_MODULES[type(module)])
-        elif not isinstance(module, (*PASSING_MODULES, nn.Flatten)):
+        elif isinstance(module, nn.Flatten):
+            self.flatten(node, units, (module.start_dim, module.end_dim))
+        elif not isinstance(module, PASSING_MODULES):
             raise InputError(
                 f"model: {name!r} ({type(module).__name__}) after {units.unit!r} is not known to keep units apart; "
                 "use another activation, or give the layers explicitly with layers=[...]"
@@ -244,6 +256,7 @@ class _GraphReader:
         if not inputs or about_shape:
             return None
         units = inputs[0]
+        self.pass_on_layout(node)
         if node.target in ACTIVATION_FUNCTIONS:
             units.activations.append(ACTIVATION_FUNCTIONS[node.target])
         elif node.target in COMBINING_FUNCTIONS:
@@ -252,15 +265,59 @@ class _GraphReader:
                 names = " and ".join(repr(u.unit) for u in inputs) if len(inputs) > 1 else f"{units.unit!r} and {others[0]}"
                 raise InputError(
                     f"model: {node.name!r} combines the outputs of {names}; "
-                    "units in a residual sum can't be replaced one by one"
+                    "units in a sum or product with others can't be replaced one by one"
                 )
-        elif node.target not in PASSING_FUNCTIONS | FLATTENING_FUNCTIONS:
+            units.activations.append("combined")  # x·sigmoid(x), say: no activation that has a name
+        elif node.target in FLATTENING_FUNCTIONS:
+            dims = [node.kwargs.get("start_dim", 0), node.kwargs.get("end_dim", -1)]
+            dims[: len(node.args) - 1] = node.args[1:]
+            self.flatten(node, units, tuple(dims))
+        elif node.target in RESHAPING_FUNCTIONS:
+            self.reshape(node, units)
+        elif node.target not in PASSING_FUNCTIONS:
             what = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
             raise InputError(
                 f"model: {what!r} after {units.unit!r} is not known to keep units apart; "
                 "use another activation, or give the layers explicitly with layers=[...]"
             )
         return units
+
+    def is_flat(self, node: fx.Node) -> bool:
+        return any(n in self.flat for n in node.all_input_nodes)
+
+    def pass_on_layout(self, node: fx.Node) -> None:
+        if self.is_flat(node):
+            self.flat.add(node)
+
+    def flatten(self, node: fx.Node, units: _Units, dims: tuple[Any, ...]) -> None:
+        """Only a flatten of everything behind the batch leaves a channel's positions side by side."""
+        if dims != (1, -1):
+            raise InputError(
+                f"model: {node.name!r} flattens dimensions {dims[0]} to {dims[1]} of the outputs of {units.unit!r}; "
+                "only a flatten of dimensions 1 to -1 keeps units apart"
+            )
+        self.flat.add(node)
+
+    def reshape(self, node: fx.Node, units: _Units) -> None:
+        """`x.view(x.size(0), -1)` flattens; `x.reshape(-1, units)` joins examples; anything else may mix units."""
+        shape = node.args[1:] if len(node.args) != 2 or not isinstance(node.args[1], tuple | list) else tuple(node.args[1])
+        unit = self.modules[units.unit]
+        if len(shape) == 2 and isinstance(shape[0], fx.Node) and shape[1] == -1:
+            self.flat.add(node)
+        elif not (isinstance(unit, nn.Linear) and len(shape) == 2 and shape[1] == unit.out_features):
+            raise InputError(
+                f"model: {node.name!r} reshapes the outputs of {units.unit!r} to {shape}, which is not known to keep units "
+                "apart; use nn.Flatten() or x.view(x.size(0), -1), or give the layers explicitly with layers=[...]"
+            )
+
+    def check_layout(self, units: _Units, consumer: str, *, flat: bool) -> None:
+        """A Linear reads the last dimension: behind a Conv2d those are units only after a flatten."""
+        conv_feeds_linear = isinstance(self.modules[units.unit], nn.Conv2d) and isinstance(self.modules[consumer], nn.Linear)
+        if conv_feeds_linear and not flat:
+            raise InputError(
+                f"model: {consumer!r} reads the width of the images from {units.unit!r} and not its channels; "
+                "put a flatten between them"
+            )
 
 
 def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[HiddenLayer]:
@@ -278,9 +335,12 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
         owners.setdefault(id(parameter), []).append(name)
     seen: set[str] = set()
     for layer in layers:
-        if layer.unit in seen:
-            raise InputError(f"layers: {layer.unit!r} is given twice")
-        seen.add(layer.unit)
+        for name in (layer.unit, *layer.norms):
+            if name in seen:
+                raise InputError(f"layers: {name!r} is given twice")
+            seen.add(name)
+        if len(set(layer.outgoing)) < len(layer.outgoing):
+            raise InputError(f"layers: {layer.unit!r} names an outgoing module twice: {', '.join(layer.outgoing)}")
         if not layer.outgoing:
             raise InputError(f"layers: {layer.unit!r} has no outgoing module")
         unit = _unit_module(modules, layer.unit)
@@ -328,7 +388,10 @@ def _check_norm(modules: dict[str, nn.Module], name: str, unit: str, units: int)
     norm = modules.get(name)
     if not isinstance(norm, NORMS):
         raise InputError(f"layers: {name!r} must be a norm layer ({', '.join(n.__name__ for n in NORMS)})")
+    unit_module = modules[unit]
     size = norm.normalized_shape[0] if isinstance(norm, nn.LayerNorm) else None
+    if isinstance(norm, nn.LayerNorm) and isinstance(unit_module, nn.Conv2d) and len(norm.normalized_shape) != 3:
+        raise InputError(f"model: {name!r} normalizes {norm.normalized_shape}, not the channels and positions of {unit!r}")
     features = size or getattr(norm, "num_features", None) or getattr(norm, "num_channels", None)
     if features != units:
         raise InputError(f"model: {name!r} normalizes {features} features, but {unit!r} has {units} units")

@@ -14,7 +14,8 @@ def reset_weights(optimizer: Optimizer, param: Tensor, dim: int, index: Tensor) 
     In any `torch.optim` optimizer, every state tensor of the parameter's shape goes back to its value in a fresh optimizer.
     State that is shared by a whole parameter can't be reset for one weight: the scalar `step` of `torch.optim.Adam` and its
     relatives goes on counting, so that the new weight's bias correction is that of an old one (its first updates are too
-    small by up to √(1-β₂)/(1-β₁)); factored moments (Adafactor) stay. `cbp_ray.Adam` keeps a time step per weight.
+    large, by (1-β₁)/√(1-β₂), or 3.2 with the usual betas); factored moments (Adafactor) stay.
+    `cbp_ray.Adam` keeps a time step per weight.
 
     An optimizer with a method `reset_weights(param, dim, index)` of its own, such as `cbp_ray.Adam`, is left to do it itself.
     """

@@ -1,6 +1,7 @@
 """What generate-and-test is told to do, validated once, and the two presets that name complete variants of it."""
 
-import math
+import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -53,12 +54,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         _choice("preset", self.preset, tuple(PRESETS))
-        _number("replacement_rate", self.replacement_rate, "in [0, 1]", lambda x: 0 <= x <= 1)
-        _number("decay_rate", self.decay_rate, "in [0, 1); 0.99 is the paper's", lambda x: 0 <= x < 1)
-        _whole("maturity_threshold", self.maturity_threshold)
-        _whole("seed", self.seed)
+        checked = {
+            "replacement_rate": _number("replacement_rate", self.replacement_rate, "in [0, 1]", lambda x: 0 <= x <= 1),
+            "decay_rate": _number("decay_rate", self.decay_rate, "in [0, 1); 0.99 is the paper's", lambda x: 0 <= x < 1),
+            "maturity_threshold": _whole("maturity_threshold", self.maturity_threshold, 2**63),
+            "seed": _whole("seed", self.seed, 2**64),
+        }
         _choice("utility", self.utility, get_args(Utility))
         _choice("replacement", self.replacement, ("accumulate", "bernoulli"))
+        for name, value in checked.items():  # NumPy's numbers become Python's, so that states can be compared
+            object.__setattr__(self, name, value)
 
     @property
     def variant(self) -> Preset:
@@ -66,16 +71,19 @@ class Settings:
         return PRESETS[self.preset]
 
 
-def _number(name: str, value: Any, rule: str, holds: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not holds(value):
+def _number(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not holds(float(value)):
         raise InputError(f"GenerateAndTest: {name} must be a number {rule}, got {value!r}")
+    return float(value)
 
 
-def _whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise InputError(f"GenerateAndTest: {name} must be a whole number, 0 or more, got {value!r}")
+def _whole(name: str, value: Any, limit: int) -> int:
+    whole = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and float(value).is_integer())
+    if isinstance(value, bool) or not whole or not 0 <= int(value) < limit:
+        raise InputError(f"GenerateAndTest: {name} must be a whole number from 0 to {limit - 1}, got {value!r}")
+    return int(value)
 
 
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InputError(f"GenerateAndTest: {name} must be one of {', '.join(choices)}; got {value!r}")

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from cbp_ray.algorithm.initialization import Distribution, UnitModule
 from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit
@@ -31,9 +32,9 @@ class Capture:
     def __init__(self, receive: Callable[[Tensor], None] | None) -> None:
         self.receive = receive
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.receive is not None and module.training and torch.is_grad_enabled():
-            self.receive(args[0].detach())
+            self.receive((args[0] if args else kwargs["input"]).detach())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Capture":
         return Capture(None)
@@ -99,11 +100,12 @@ class Units:
         self.exposure = 0
         self.replaced = 0
         self.nonfinite = 0
+        self.waiting = False
         self.pending: list[Tensor] = []
         self.folded: Observed | None = None
         self.scratch: Tensor | None = None
         self.fold_with: Callable[[], Tensor | None] | None = None
-        self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive))
+        self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive), with_kwargs=True)
 
     @property
     def device(self) -> torch.device:
@@ -111,9 +113,23 @@ class Units:
 
     def receive(self, h: Tensor) -> None:
         """Keeps a forward pass's outputs for the next step. From the second on, the one before is summed up and let go."""
+        if h.numel() == 0:
+            return
+        if not self.waiting:
+            self.waiting = True
+            self.pending.append(h)
+        elif torch.compiler.is_compiling():
+            # Outside of the compiled graph, which would otherwise be compiled anew for every number of forward passes.
+            self._receive_outside(h)
+        else:
+            self._receive_another(h)
+
+    def _receive_another(self, h: Tensor) -> None:
         self.pending.append(h)
-        if self.fold_with is not None and not torch.compiler.is_compiling() and len(self.pending) > 1:
+        if self.fold_with is not None:
             self.fold(self.pending.pop(0), self.fold_with())
+
+    _receive_outside = _disable_dynamo(_receive_another)
 
     def by_unit(self, h: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """The first consumer's input as [examples, units] or [examples, units, positions], and the dimensions to average."""
@@ -175,5 +191,6 @@ class Units:
 
     def forget_forwards(self) -> None:
         """Drops what was seen since the last step."""
+        self.waiting = False
         self.pending.clear()
         self.folded = None
