@@ -120,6 +120,9 @@ class Bookkeeper(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self._open.discard(trial.trial_id)
+        # Tune keeps statistics of every number that a trial ever reported: most of what thousands of trials would take.
+        trial.metric_analysis.clear()
+        trial.metric_n_steps.clear()
         result, settings = trial.last_result, self._sweep.tune
         if settings is None:
             return

@@ -53,7 +53,12 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
-    for name in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging"):
+    for name in (
+        "dashboard.modules.dashboard_sdk",
+        "dashboard.modules.job.sdk",
+        "_private.runtime_env.packaging",
+        "_private.runtime_env.working_dir",
+    ):
         logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
     try:
         yield JobSubmissionClient(address)
