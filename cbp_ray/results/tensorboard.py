@@ -16,7 +16,7 @@ import numpy as np
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as custom_scalar
-from tensorboard.plugins.hparams import api_pb2, summary_v2
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2, summary_v2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from cbp_ray.experiments.config import OnlineConfig
@@ -47,6 +47,7 @@ class Boards:
         self._folder = store.folder / FOLDER
         self._labels = labels(configurations, engine)
         self._groups = {config_key(config, engine): group for group, config in configurations}
+        self._columns = varying([{"group": group, **flat_settings(config)} for group, config in configurations])
         self._head_written = False
 
     def write(self, config: OnlineConfig, seeds: Iterable[int]) -> None:
@@ -70,10 +71,13 @@ class Boards:
 
     def _write_head(self, curves: Curves) -> None:
         """What is common to all runs: the columns of the hyper-parameters tab and the chart with the band."""
-        metric = performance(curves)
-        content_id = hashlib.sha256(metric.encode()).hexdigest()[:16]
-        if not self._folder.has(f"{PREFIX}{content_id}"):
-            self._folder.write(f"{PREFIX}{content_id}", encode(_head_events(metric)))
+        content = encode(_head_events(performance(curves), self._columns))
+        name, old = f"{PREFIX}{hashlib.sha256(content).hexdigest()[:16]}", self._folder.names()
+        if name not in old:
+            self._folder.write(name, content)
+        for other in old:
+            if other != name:
+                self._folder.remove(other)
         self._head_written = True
 
 
@@ -109,15 +113,21 @@ def labels(configurations: Sequence[tuple[str, OnlineConfig]], engine: str) -> d
         by_group[group].append((config_key(config, engine), flat_settings(config)))
     found: dict[str, str] = {}
     for group, members in by_group.items():
-        names = list(dict.fromkeys(name for _, settings in members for name in settings))
-        varying = [name for name in names if len({repr(settings.get(name)) for _, settings in members}) > 1]
+        names = varying([settings for _, settings in members])
         for key, settings in members:
-            parts = [f"{name.rpartition('.')[2]}={_show(settings[name])}" for name in varying if name in settings]
+            parts = [f"{name.rpartition('.')[2]}={_show(settings[name])}" for name in names if name in settings]
             found[key] = f"{_safe(group)}/{_safe(','.join(parts))}" if parts else _safe(group)
     counts: dict[str, int] = defaultdict(int)
     for label in found.values():
         counts[label] += 1
     return {key: label if counts[label] == 1 else f"{label},{key[:6]}" for key, label in found.items()}
+
+
+def varying(all_settings: Sequence[Settings]) -> dict[str, str | float | bool]:
+    """The settings in which some differ, each with one of its values."""
+    names = {name: value for settings in reversed(all_settings) for name, value in reversed(settings.items())}
+    ordered = dict(reversed(names.items()))
+    return {name: value for name, value in ordered.items() if len({repr(s.get(name)) for s in all_settings}) > 1}
 
 
 def flat_settings(config: OnlineConfig) -> Settings:
@@ -148,7 +158,7 @@ def encode(events: Iterable[event_pb2.Event]) -> bytes:
 
 
 def _run_events(curves: Curves, settings: Settings) -> Iterable[event_pb2.Event]:
-    yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings))
+    yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings, start_time_secs=0))
     judged = performance(curves)
     band = mean_interval(curves[judged])
     columns = {f"{judged}/mean": band.mean, f"{judged}/lower": band.lower, f"{judged}/upper": band.upper}
@@ -168,11 +178,11 @@ def _scalars(step: int, values: dict[str, float]) -> event_pb2.Event:
     return event_pb2.Event(step=step, summary=summary_pb2.Summary(value=entries))
 
 
-def _head_events(metric: str) -> Iterable[event_pb2.Event]:
+def _head_events(metric: str, columns: Settings) -> Iterable[event_pb2.Event]:
     tags = (f"summary/{metric}_whole_run", f"summary/{metric}_end")
     infos = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag.partition("/")[2]) for tag in tags]
-    experiment = summary_v2.hparams_config_pb([], [])
-    yield event_pb2.Event(step=0, summary=_with_metrics(experiment, infos))
+    settings = [api_pb2.HParamInfo(name=name, type=_kind(value)) for name, value in columns.items()]
+    yield event_pb2.Event(step=0, summary=_experiment(settings, infos))
     margin = layout_pb2.MarginChartContent(
         series=[layout_pb2.MarginChartContent.Series(value=f"{metric}/mean", lower=f"{metric}/lower", upper=f"{metric}/upper")]
     )
@@ -187,13 +197,20 @@ def _head_events(metric: str) -> Iterable[event_pb2.Event]:
     yield event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[value]))
 
 
-def _with_metrics(summary: summary_pb2.Summary, infos: list[api_pb2.MetricInfo]) -> summary_pb2.Summary:
-    from tensorboard.plugins.hparams import plugin_data_pb2
-
+def _experiment(settings: list[api_pb2.HParamInfo], metrics: list[api_pb2.MetricInfo]) -> summary_pb2.Summary:
+    """The columns of the hyper-parameters tab."""
+    summary = summary_v2.hparams_config_pb([], [], time_created_secs=0)
     data = plugin_data_pb2.HParamsPluginData.FromString(summary.value[0].metadata.plugin_data.content)
-    data.experiment.metric_infos.extend(infos)
+    data.experiment.hparam_infos.extend(settings)
+    data.experiment.metric_infos.extend(metrics)
     summary.value[0].metadata.plugin_data.content = data.SerializeToString()
     return summary
+
+
+def _kind(value: str | float | bool) -> int:
+    if isinstance(value, bool):
+        return int(api_pb2.DATA_TYPE_BOOL)
+    return int(api_pb2.DATA_TYPE_STRING if isinstance(value, str) else api_pb2.DATA_TYPE_FLOAT64)
 
 
 def _show(value: str | float | bool) -> str:
