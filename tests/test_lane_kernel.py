@@ -248,7 +248,7 @@ def test_other_sizes_equal_torch(hidden, problem):
 
 
 def test_dead_network_is_not_slower():
-    """Averages and moments of dead units decay into denormals. With those, each example takes 4 (SGD) to 25 times (Adam) as
+    """Averages and moments of dead units decay into denormals. Unflushed, they make each example several times as
     long, also in networks that live, as Adam's moments of inputs that are 0 decay too: hence the comparison with fresh ones."""
     config = make_config(CBP | {"replacement_rate": 0}, "adam", "relu", dtype="float32", inputs=20)
 
