@@ -1,10 +1,11 @@
 """Continual Backprop in torch: the method itself, for any network and optimizer."""
 
 from cbp_ray.algorithm.adam import Adam
-from cbp_ray.algorithm.generate_and_test import GenerateAndTest, StepReport
+from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.initialization import Distribution, initialize
 from cbp_ray.algorithm.network import HiddenLayer, find_hidden_layers
 from cbp_ray.algorithm.online_norm import OnlineNorm
+from cbp_ray.algorithm.report import StepReport
 
 __all__ = [
     "Adam",

@@ -2,13 +2,12 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -19,38 +18,11 @@ from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_lay
 from cbp_ray.algorithm.online_norm import OnlineNorm
 from cbp_ray.algorithm.optimizer_state import reset_weights
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
+from cbp_ray.algorithm.report import StepReport
 from cbp_ray.algorithm.settings import PRESETS, Settings
 from cbp_ray.algorithm.units import Units
 from cbp_ray.algorithm.utility import NEEDS, Utility
 from cbp_ray.errors import InputError
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What one step did. Layers go by the name of their unit module. Nothing is computed or copied until it is read."""
-
-    step: int
-    """How many steps there have been, this one included."""
-    replaced: dict[str, list[int]]
-    """Layers with replacements in this step, and the units replaced, lowest utility first."""
-    _layers: list[Units] = field(repr=False)
-    _utilities: Callable[[Units], Tensor] = field(repr=False)
-    _birth: NDArray[np.int64] = field(repr=False)
-
-    @property
-    def utilities(self) -> dict[str, Tensor]:
-        """û of every unit, as it was compared in this step, before any replacement."""
-        return {units.name: self._utilities(units) for units in self._layers}
-
-    @property
-    def ages(self) -> dict[str, Tensor]:
-        """Age of every unit in this step, before any replacement."""
-        return {units.name: torch.from_numpy(self.step - self._birth[units.at]) for units in self._layers}
-
-    @property
-    def nonfinite(self) -> dict[str, int]:
-        """Per layer, units whose utility is not a finite number; they can't be selected."""
-        return {name: int((~utility.isfinite()).sum()) for name, utility in self.utilities.items()}
 
 
 class GenerateAndTest:
