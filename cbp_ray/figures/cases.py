@@ -77,6 +77,21 @@ class Case:
         runs = len(self.total)
         return float(self.total.std(ddof=1) / math.sqrt(runs)) if runs > 1 else math.nan
 
+    @cached_property
+    def diverged(self) -> int:
+        """Runs whose error did not stay finite."""
+        return int((~np.isfinite(self.curves.error)).any(axis=1).sum())
+
+    @cached_property
+    def survivors(self) -> "Case | None":
+        """The same without the diverged runs, for drawings; None if all diverged."""
+        keep = np.asarray(np.isfinite(self.curves.error).all(axis=1))
+        if not keep.any():
+            return None
+        seeds = tuple(seed for seed, kept in zip(self.curves.seeds, keep, strict=True) if kept)
+        metrics = {name: values[keep] for name, values in self.curves.metrics.items()}
+        return Case(self.config, Curves(seeds, self.curves.examples, metrics))
+
     @property
     def settings(self) -> dict[str, Any]:
         """What tells this case from others, for tables; None where it does not apply."""

@@ -9,7 +9,7 @@ import pyarrow.parquet
 
 from cbp_ray.figures import provenance, report, tables
 from cbp_ray.figures.cases import Case
-from cbp_ray.figures.reproduce import Product
+from cbp_ray.figures.reproduce import Product, join
 from cbp_ray.sweeps import Sweep
 
 BEGIN, END = "<!-- {}: begin, written by cbp-ray plot -->", "<!-- {}: end -->"
@@ -49,7 +49,7 @@ def write_documentation(
         for product, sweep in zip(products, sweeps, strict=True)
     ]
     page = docs / "results.md"
-    _replace_part(page, name, report.results_part(_introduction(name, figures, bins.name), sections))
+    _replace_part(page, name, report.results_part(_introduction(name, sweeps, storage, figures), sections))
     return [*written, bins, claims, page]
 
 
@@ -61,16 +61,17 @@ def _about(sweep: Sweep, storage: str | os.PathLike[str]) -> str:
     )
 
 
-def _introduction(name: str, figures: Path, bins: str) -> str:
+def _introduction(name: str, sweeps: Sequence[Sweep], storage: str | os.PathLike[str], figures: Path) -> str:
     log = [entry for entry in provenance.reproductions(figures) if entry.runs]
     lines = [
         f"- `{entry.command}` on {entry.finished}, commit {entry.commit}: {entry.runs:,} runs in {entry.sweep_seconds:.0f} s"
         f" ({entry.seconds:.0f} s with drawing and claims), {entry.cores} cores of {entry.cpu}"
         for entry in log
     ]
+    engine = sum(provenance.spent(sweep, storage).engine_seconds for sweep in join(sweeps, name))
     return (
-        f"Made by:\n\n{os.linesep.join(lines)}\n\n"
-        f"`data/{bins}` has mean and standard error of every bin of every setting, `data/figN.csv` a line per setting, "
+        f"CPU time of all runs: {engine:.0f} s. Made by:\n\n{os.linesep.join(lines)}\n\n"
+        f"`data/{name}.parquet` has mean and standard error of every bin of every setting, `data/figN.csv` a line per setting, "
         f"`data/{name}_claims.json` every comparison."
     )
 

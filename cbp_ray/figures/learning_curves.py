@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cbp_ray.figures import statistics, style
+from cbp_ray.figures import style
 from cbp_ray.figures.cases import Case, Cases
 from cbp_ray.figures.names import NAMES
 
@@ -56,7 +56,7 @@ def metric_panel(panel: "Axes", cases: Iterable[Case], metric: str, title: str, 
     """Another metric than the error against examples, one curve per case."""
     for case in cases:
         _curve(panel, case, NAMES[case.algorithm], style.ALGORITHMS[case.algorithm], metric)
-    panel.set_title(title)
+    style.title(panel, title)
     panel.set_ylabel(label)
     _examples_axis(panel, max(case.examples for case in cases))
 
@@ -70,15 +70,18 @@ def _baseline(panel: "Axes", cases: Cases) -> list[Case]:
 
 
 def _curve(panel: "Axes", case: Case, label: str, look: dict[str, Any], metric: str = "error") -> None:
-    mean, spread = case.curves.mean(metric), case.curves.standard_error(metric)
-    style.band(panel, case.curves.examples / 1e6, mean, spread, label, look)
+    if case.survivors is not None:
+        curves = case.survivors.curves
+        style.band(panel, curves.examples / 1e6, curves.mean(metric), curves.standard_error(metric), label, look)
+    if case.diverged:
+        style.note(panel, f"{label} without the {case.diverged} of {len(case.curves.seeds)} runs that diverged")
 
 
 def _finish(panel: "Axes", cases: list[Case], title: str) -> None:
-    panel.set_title(title)
+    style.title(panel, title)
     _examples_axis(panel, max(case.examples for case in cases))
     # The first bin, before anything is learned, would squeeze all others together.
-    means = np.concatenate([statistics.finite(case.curves.error).mean(axis=0)[1:] for case in cases])
+    means = np.concatenate([case.survivors.curves.mean()[1:] for case in cases if case.survivors is not None])
     style.limit(panel, float(means.min()), float(min(means.max(), 4 * means.min())))
 
 

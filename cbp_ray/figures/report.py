@@ -23,10 +23,7 @@ def claims_markdown(findings: Sequence[Finding]) -> str:
     text = summary_table(findings)
     for finding in findings:
         text += f"\n### {finding.key}: {finding.verdict}\n\n> {finding.quote}\n\n{finding.definition}\n\n"
-        text += markdown_table(
-            ["comparison", "value", f"{finding.level:.2%} interval", "verdict"],
-            [[cell.name, _number(cell.estimate), interval_text(cell), MARKS[cell.verdict]] for cell in finding.cells],
-        )
+        text += cells_table(finding)
     return text
 
 
@@ -81,15 +78,23 @@ def _section(section: Section) -> str:
     figure = section.figure
     number = figure.key.removeprefix("fig")
     text = f"\n### Figure {number}: {figure.title}\n\n![Figure {number}](figures/{figure.key}.png)\n\n"
-    text += f"{figure.what}. {section.about}\n\n"
-    best = [{k: v for k, v in row.items() if k != "best"} for row in section.rows if row["best"]]
-    text += (
-        f"<details><summary>Best settings, numbers ({figure.key}.csv has all)</summary>\n\n{to_markdown(best)}\n</details>\n"
-    )
+    text += f"{figure.what}. {section.about}\n"
+    best = [row for row in section.rows if row["best"]]
+    # What is the same in all rows stands in the text above.
+    told = [name for name in best[0] if len({str(row[name]) for row in best}) > 1]
+    numbers = to_markdown([{name: row[name] for name in told} for row in best])
+    text += _folded(f"Numbers of the best settings (<code>data/{figure.key}.csv</code> has all settings)", numbers)
     for finding in section.findings:
-        text += f'\n**{finding.key}: {finding.verdict}.** "{finding.quote}" {finding.definition}\n\n'
-        text += markdown_table(
-            ["comparison", "value", f"{finding.level:.2%} interval", "verdict"],
-            [[cell.name, _number(cell.estimate), interval_text(cell), MARKS[cell.verdict]] for cell in finding.cells],
-        )
+        text += f'\n**{finding.key}: {finding.verdict}.** "{finding.quote}" {finding.definition}\n'
+        text += _folded(f"{decisive_text(finding)}", cells_table(finding))
     return text
+
+
+def cells_table(finding: Finding) -> str:
+    """Every comparison of a claim."""
+    rows = [[cell.name, _number(cell.estimate), interval_text(cell), MARKS[cell.verdict]] for cell in finding.cells]
+    return markdown_table(["comparison", "value", f"{finding.level:.2%} interval", "verdict"], rows)
+
+
+def _folded(summary: str, text: str) -> str:
+    return f"\n<details><summary>{summary}</summary>\n\n{text}\n</details>\n"

@@ -39,7 +39,7 @@ def draw_sensitivity(cases: Cases, path: Path, activations: Iterable[str], colum
     with style.canvas(-(-len(activations) // columns), columns, path) as panels:
         for panel, activation in zip(panels.flat, activations, strict=True):
             sensitivity_panel(panel, cases, activation)
-            panel.set_title(NAMES[activation])
+            style.title(panel, NAMES[activation])
             panel.set_xlabel("")
         for panel in panels[-1]:
             panel.set_xlabel(_axis_label())
@@ -57,33 +57,50 @@ def sensitivity_panel(panel: "Axes", cases: Cases, activation: str) -> None:
     ]
     if cases.has(algorithm="linear"):
         flat.append(("linear", cases.best(algorithm="linear")))
-    for name, case in flat:
+    # What diverged has no mean. The lines and points are those of the runs that did not, and say so.
+    shown = [(name, case.survivors, case.diverged) for name, case in flat]
+    for name, case, diverged in shown:
+        if case is None:
+            continue
         look = {key: value for key, value in style.ALGORITHMS[name].items() if key != "marker"}
-        panel.axhline(case.mean_total, label=NAMES[name], **look)
+        panel.axhline(case.mean_total, label=NAMES[name], **look | ({"linestyle": ":"} if diverged else {}))
         error = case.standard_error_of_total
         if np.isfinite(error):
             panel.axhspan(case.mean_total - error, case.mean_total + error, color=look["color"], alpha=0.15, linewidth=0)
     swept = {name: cases.select(algorithm=name, activation=activation) for name in SWEPT}
     for name, along in swept.items():
         swept_curve(panel, along, NAMES[name], style.ALGORITHMS[name])
-    finish(panel, [case.mean_total for _, case in flat], list(swept.values()))
+    finish(panel, [case.mean_total for _, case, _ in shown if case is not None], list(swept.values()))
+    if any(diverged for *_, diverged in shown) or any(case.diverged for along in swept.values() for case in along):
+        style.note(panel, "dotted line, open marker: without the runs that diverged")
     panel.set_xlabel(_axis_label())
 
 
 def swept_curve(panel: "Axes", along: Cases, label: str, look: dict[str, Any]) -> None:
-    """Total error against the swept parameter, with standard errors; the best is ringed."""
-    x = np.array([case.parameter for case in along])
-    y = np.array([case.mean_total for case in along])
-    spread = np.array([case.standard_error_of_total for case in along])
+    """Total error against the swept parameter, with standard errors; the best is ringed, open are those with divergence."""
+    shown = [(case.survivors, case.diverged) for case in along if case.survivors is not None]
+    x = np.array([case.parameter for case, _ in shown])
+    y = np.array([case.mean_total for case, _ in shown])
+    spread = np.array([case.standard_error_of_total for case, _ in shown])
     panel.errorbar(x, y, yerr=None if np.isnan(spread).any() else spread, label=label, capsize=1.5, elinewidth=0.8, **look)
-    best = int(y.argmin())
-    panel.plot(x[best], y[best], "o", markersize=8, markerfacecolor="none", markeredgecolor=look["color"], markeredgewidth=0.9)
+    for case, diverged in shown:
+        if diverged:
+            face: dict[str, Any] = {"markerfacecolor": "white", "zorder": 5}
+            panel.plot(case.parameter, case.mean_total, color=look["color"], marker=look["marker"], **face)
+    best = min(along, key=lambda case: case.mean_total)
+    ring: dict[str, Any] = {
+        "markersize": 8,
+        "markerfacecolor": "none",
+        "markeredgecolor": look["color"],
+        "markeredgewidth": 0.9,
+    }
+    panel.plot(best.parameter, best.mean_total, "o", **ring)
 
 
 def finish(panel: "Axes", flat: list[float], swept: list[Cases]) -> None:
     """Logarithmic axis, and limits that keep the flat lines and the good settings apart; the rest leaves the panel."""
     panel.set_xscale("log")
-    curves = [np.array([case.mean_total for case in along]) for along in swept]
+    curves = [np.array([case.survivors.mean_total for case in along if case.survivors is not None]) for along in swept]
     low = min([*flat, *(float(y.min()) for y in curves)])
     high = HIGHEST * max([*flat, *(float(np.median(y)) for y in curves)])
     style.limit(panel, low, min(high, max(float(y.max()) for y in [*curves, np.array(flat)])))

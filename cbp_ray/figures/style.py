@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.9
 """Inches."""
-DPI = 200
+DPI = 160
 
 BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY = (
     "#0072B2",
@@ -120,6 +120,16 @@ def band(panel: "Axes", x: Array, mean: Array, standard_error: Array, label: str
     panel.plot(x, mean, label=label, **line)
     if np.isfinite(standard_error).all():
         panel.fill_between(x, mean - standard_error, mean + standard_error, color=style["color"], alpha=0.22, linewidth=0)
+
+
+def note(panel: "Axes", text: str) -> None:
+    """Small print above a panel. To be made before the title."""
+    panel.text(0.5, 1.01, text, transform=panel.transAxes, fontsize=5.5, color="#505050", ha="center", va="bottom")
+
+
+def title(panel: "Axes", text: str) -> None:
+    """The title of a panel, above its note if it has one."""
+    panel.set_title(text, pad=11 if panel.texts else None)
 
 
 def limit(panel: "Axes", low: float, high: float, room: float = 0.06) -> None:

@@ -51,7 +51,7 @@ def _row(case: Case, cases: Cases) -> dict[str, Any]:
         "rise": float((late.mean() / late_linear) / (low.mean() / low_linear.mean()) - 1),
         "late_saturated": float(statistics.late(case.curves["saturated"]).mean()),
         "late_input_gradient": float(statistics.late(case.curves["input_gradient"]).mean()),
-        "diverged_runs": int((~np.isfinite(case.curves.error)).any(axis=1).sum()),
+        "diverged_runs": case.diverged,
     }
 
 
@@ -64,7 +64,7 @@ def bins_table(cases: Iterable[Case]) -> pyarrow.Table:
     columns: dict[str, list[Any]] = {}
     for case in cases:
         bins = len(case.curves.examples)
-        about = {**case.settings, "run_length": case.examples, "runs": len(case.curves.seeds)}
+        about = {**case.settings, "run_length": case.examples, "runs": len(case.curves.seeds), "diverged_runs": case.diverged}
         rows: dict[str, Sequence[Any]] = {name: [value] * bins for name, value in about.items()}
         rows |= {"bin": range(bins), "examples": case.curves.examples.tolist()}
         for metric in BIN_METRICS:

@@ -19,7 +19,7 @@ def draw_utilities(cases: Cases, path: Path) -> None:
             swept_curve(panel, along, name.replace("_", " ").replace("mean corrected", "mean-corrected"), look)
             swept.append(along)
         finish(panel, [plain], swept)
-        panel.set_title("tanh, Adam")
+        style.title(panel, "tanh, Adam")
         panel.set_xlabel("replacement rate")
         panel.set_ylabel("mean error over the run")
         style.legend(panels, beside=True)
