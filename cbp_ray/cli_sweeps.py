@@ -196,15 +196,15 @@ def status(sweep: str | None, storage: str, failed: bool, as_json: bool) -> None
     if not rows:
         click.echo(f"no sweeps in {storage}")
         return
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("sweep", "file", "state", "configs", "runs", "done", "missing", "failed", "last seen")
+    table = Table("sweep", "file", "state", "configs", "runs done", "failed trials", "last sign of life", box=SIMPLE_HEAD)
     for row in rows:
-        sign = f"{span(row.silent_seconds)} ago, {row.host}" if row.silent_seconds is not None else "none"
+        sign = f"{span(row.silent_seconds)} ago" if row.silent_seconds is not None else "none"
         state = row.state if row.remaining_seconds is None else f"{row.state}, {span(row.remaining_seconds)} left"
-        numbers = (row.configurations, row.runs, row.done, row.missing, row.failed)
-        table.add_row(row.sweep, row.source, state, *(str(number) for number in numbers), sign)
+        table.add_row(row.sweep, row.source, state, str(row.configurations), f"{row.done} of {row.runs}", str(row.failed), sign)
     Console().print(table)
 
 

@@ -72,7 +72,7 @@ def statuses(store: Store) -> Iterator[Status]:
 
 def _status(store: Store, source: str, wanted: dict[str, Any], stored: dict[str, set[int]], failed: list[str]) -> Status:
     seeds, keys = set(wanted["seeds"]), [c["key"] for c in wanted["configurations"]]
-    if wanted["kind"] == "search":
+    if wanted.get("kind") == "search":
         # Which settings it tries, only the search knows: what it has stored is all there is to count.
         keys = [key for key, found in stored.items() if seeds <= found]
     done = sum(len(seeds & stored[key]) for key in keys)
