@@ -21,21 +21,17 @@ from cbp_ray.sweeps.progress import Event
 SWEEP: dict[str, Any] = {
     "sweep": "bench",
     "seeds": "0:100",
-    "base": {"optimizer": {"name": "sgd", "step_size": 0.01}, "network": {"activation": ["tanh", "relu", "sigmoid", "elu"]}},
+    "base": {
+        "optimizer": [{"name": "sgd", "step_size": 0.01}, {"name": "adam", "step_size": 0.01}],
+        "network": {"activation": ["tanh", "relu", "elu"]},
+    },
     "groups": {
         "bp": {"algorithm": {"name": "bp"}},
         "l2": {"algorithm": {"name": "l2", "weight_decay": [1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2]}},
         "cbp": {"algorithm": {"name": "cbp", "replacement_rate": [1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2]}},
-        "online_norm": {
-            "algorithm": {
-                "name": "online_norm",
-                "alpha_forward": [0.9, 0.99, 0.999, 0.9999],
-                "alpha_backward": [0.9, 0.99, 0.999],
-            }
-        },
     },
 }
-"""The size and kind of figures 6 and 14: 112 configurations × 100 seeds × 1M examples."""
+"""The kind of figures 6, 14 and 16: 96 configurations × 100 seeds × 1M examples, half of them with Adam."""
 
 
 class Meter:
