@@ -1,1 +1,5 @@
 """Continual Backprop for RLlib: the Slippery Ant environment and learners with generate-and-test."""
+
+from rllib_ext.registration import register
+
+register()
