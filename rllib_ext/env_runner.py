@@ -10,6 +10,7 @@ before each step. Nothing of it needs to be saved: the number of time-steps is i
 the rule with remote runners, and it is zero after a checkpoint was restored.)
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -102,17 +103,34 @@ class SlipperyAlgorithm(Algorithm):
 
 
 def _tell(group: EnvRunnerGroup, step: int, wait: bool) -> bool:
-    """Returns whether some runner was told for the first time.
+    """Tells the runners that live where they are. Returns whether one of them heard of it for the first time.
 
     An actor takes calls in the order in which they were made, so this one comes before the next `sample` in any case. To wait
     finds out who is dead; asynchronous algorithms can't, since a runner answers only when it has sampled.
     """
+    if group.num_remote_env_runners() == 0:
+        return any(group.foreach_env_runner(_message(step, 1, 0)))
+    new = False
+    while living := group.healthy_env_runner_ids():
+        new |= any(
+            group.foreach_env_runner(
+                [_message(step, len(living), position) for position in range(len(living))],
+                local_env_runner=False,
+                remote_worker_ids=living,
+                timeout_seconds=None if wait else 0.0,
+            )
+        )
+        if group.healthy_env_runner_ids() == living:
+            break
+    return new
 
+
+def _message(step: int, runners: int, position: int) -> Callable[[EnvRunner], bool]:
     def tell(runner: EnvRunner) -> bool:
         assert isinstance(runner, SlipperyEnvRunner)
-        return runner.begin_at(step)
+        return runner.begin_at(step, runners, position)
 
-    return any(group.foreach_env_runner(tell, timeout_seconds=None if wait else 0.0))
+    return tell
 
 
 class SlipperyEnvRunner(SingleAgentEnvRunner):
@@ -123,17 +141,20 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         self.schedule = schedule_of(config)
-        self.steps = GlobalSteps(max(config.num_env_runners, 1), max((kwargs.get("worker_index") or 1) - 1, 0))
+        self.steps = GlobalSteps()
         self._evaluates = bool(config.in_evaluation)
-        if self._evaluates:
-            self.steps = GlobalSteps(runners=0)
         self._is_new = True
         super().__init__(config=config, **kwargs)
 
-    def begin_at(self, step: int) -> bool:
-        """Says that `step` time-steps have been sampled by all runners together. Returns whether that is news to a new one."""
+    def begin_at(self, step: int, runners: int, position: int) -> bool:
+        """Says how many time-steps there are, and which of how many runners this one is now.
+
+        Returns:
+          Whether it is new, and hears that for the first time.
+        """
         new, self._is_new = self._is_new, False
-        self.steps.begin(step)
+        # To evaluate takes no time.
+        self.steps = GlobalSteps(step, runners, position) if not self._evaluates else GlobalSteps(step, runners=0)
         if new and step > 0 and self.worker_index and self.config.seed is not None:
             # Otherwise a resumed run and a replaced runner would draw the random actions of the beginning again.
             update_global_seed_if_necessary(self.config.framework_str, self._random_words(1)[0] % 2**32)

@@ -7,7 +7,8 @@ its own steps out like cards: the k-th time-step that it makes, of whichever of 
 
 Within one call of its environments it takes them by index; an environment that is being reset makes no time-step. Runners
 that make equally many steps thus cover `start, start + 1, …` without gap or repetition, and none needs to hear of the others.
-The next training step starts from what really arrived, so that lost samples are not counted: their numbers are used again.
+The next training step starts from what really arrived, with the runners that live then, so that lost samples are not counted:
+their numbers are used again.
 """
 
 from dataclasses import dataclass
@@ -17,18 +18,14 @@ from dataclasses import dataclass
 class GlobalSteps:
     """The count of one runner."""
 
-    runners: int = 1
-    """W."""
-    position: int = 0
-    """w."""
     start: int = 0
     """What the algorithm has sampled, as of the last time that it said so."""
+    runners: int = 1
+    """W, those that live."""
+    position: int = 0
+    """w, this one's place among them."""
     made: int = 0
     """k, steps of this runner since then."""
-
-    def begin(self, start: int) -> None:
-        """The algorithm says how many time-steps it has."""
-        self.start, self.made = start, 0
 
     def number(self, ahead: int = 0) -> int:
         """Of the step that is `ahead` after this runner's next one."""
