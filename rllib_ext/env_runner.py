@@ -112,20 +112,17 @@ def _tell(group: EnvRunnerGroup, step: int, wait: bool) -> bool:
         return any(group.foreach_env_runner(_message(step, 1, 0)))
     new = False
     while living := group.healthy_env_runner_ids():
+        messages = [_message(step, len(living), position) for position in range(len(living))]
+        timeout = None if wait else 0.0
         new |= any(
-            group.foreach_env_runner(
-                [_message(step, len(living), position) for position in range(len(living))],
-                local_env_runner=False,
-                remote_worker_ids=living,
-                timeout_seconds=None if wait else 0.0,
-            )
+            group.foreach_env_runner(messages, local_env_runner=False, remote_worker_ids=living, timeout_seconds=timeout)
         )
         if group.healthy_env_runner_ids() == living:
             break
     return new
 
 
-def _message(step: int, runners: int, position: int) -> Callable[[EnvRunner], bool]:
+def _message(step: int, runners: int, position: int) -> Callable[[EnvRunner], object]:
     def tell(runner: EnvRunner) -> bool:
         assert isinstance(runner, SlipperyEnvRunner)
         return runner.begin_at(step, runners, position)

@@ -121,7 +121,7 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         action = np.asarray(action)
         if action.shape != (JOINTS,) or not math.isfinite(np.add.reduce(action)):
             raise InputError(f"action: must be {JOINTS} finite numbers, got {action.tolist()}; check the policy for NaN")
-        world.advance((_clip(action, 1).astype(np.float64) * TORQUE).tolist())
+        world.advance([TORQUE * torque for torque in _clip(action, 1).tolist()])
 
         raw, potential = self._observe(floor_counts=True)
         progress, self._potential = potential - self._potential, potential
