@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import Checkpoint
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import OnlineConfig, PermutedMnistConfig
 from cbp_ray.experiments.curves import Curves
-from cbp_ray.experiments.engine import METRICS, Engine, Metrics, check_complete
+from cbp_ray.experiments.engine import Engine, Metrics, check_complete, metrics_of
 from cbp_ray.problems.checks import SEEDS, whole_number
 
 EngineName = Literal["kernel", "torch"]
@@ -98,9 +98,9 @@ def run_online(
       >>> run_online(config, seeds=range(2), engine="kernel").error.shape
       (2, 2)
     """
-    seeds = check_seeds(seeds)
+    config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     examples: list[int] = []
-    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in METRICS}
+    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in metrics_of(config)}
     for point in iterate_online(config, seeds, engine, state):
         examples.append(point.examples)
         for name, values in point.metrics.items():
@@ -128,6 +128,8 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
 def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
     # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
     if engine == "kernel":
+        if isinstance(config.problem, PermutedMnistConfig):
+            raise InputError("engine: must be 'torch' for permuted_mnist, got 'kernel'; use 'torch'")
         from cbp_ray.experiments.kernel_engine import KernelEngine
 
         return KernelEngine(config, seeds)
