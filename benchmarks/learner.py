@@ -31,7 +31,8 @@ def run() -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        learners = {name: config.build_learner(spaces={"default_policy": (OBSERVATIONS, ACTIONS)}) for name, config in _configs()}
+        spaces = {"default_policy": (OBSERVATIONS, ACTIONS)}
+        learners = {name: config.build_learner(spaces=spaces) for name, config in _configs()}
         seconds: dict[str, list[float]] = {name: [] for name in learners}
         random = np.random.default_rng(0)
         for _ in range(ROUNDS + 1):
@@ -55,7 +56,7 @@ def render(result: dict[str, Any]) -> str:
     names = {"rllib": "RLlib's PPO learner", "plain": "ours, without generate-and-test", "gnt": "ours, with it"}
     lines = [f"{'CPU seconds of one iteration of ' + str(result['updates']) + ' updates':<52} {'s':>6}"]
     lines += [f"{names[name]:<52} {seconds:>6.3f}" for name, seconds in result["seconds"].items()]
-    lines.append(f"generate-and-test adds {result['added']:.1%} (limit {result['limit']:.0%}); {result['replaced']} units replaced")
+    lines.append(f"generate-and-test adds {result['added']:.1%} (limit {result['limit']:.0%}), {result['replaced']} replaced")
     return "\n".join(lines)
 
 

@@ -51,7 +51,7 @@ def generalized_advantages(
     return np.array(advantages)
 
 
-class Advantages(ConnectorV2):  # type: ignore[misc]
+class Advantages(ConnectorV2):
     """Puts advantages and value targets into the batch, and leaves in it exactly the steps that were taken.
 
     Changes to RLlib's `GeneralAdvantageEstimation`:

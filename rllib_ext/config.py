@@ -22,7 +22,7 @@ WITHOUT_UPDATE = "num_iterations_without_update"
 """In the results: iterations, since the beginning, in which nothing was learned because nothing was sampled."""
 
 
-class ContinualBackpropConfigMixin(AlgorithmConfig):  # type: ignore[misc]  # RLlib's classes are untyped
+class ContinualBackpropConfigMixin(AlgorithmConfig):
     """Gives a config of RLlib the calls `.continual_backprop(...)` and `.training(weight_decay=...)`.
 
     The config's learner class must have `rllib_ext.learner.ContinualBackpropLearnerMixin`.
@@ -143,7 +143,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
         raise InputError(f".continual_backprop(...): {reason}; for example {CALL}") from error
 
 
-class ContinualPPO(PPO):  # type: ignore[misc]
+class ContinualPPO(PPO):
     """PPO that notices when an iteration made no update."""
 
     @classmethod
@@ -165,7 +165,7 @@ class ContinualPPO(PPO):  # type: ignore[misc]
         return self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
 
 
-class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):  # type: ignore[misc]
+class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
     """PPO as in the paper, and with `.continual_backprop(...)` Continual PPO; with `.training(weight_decay=...)` PPO+L2.
 
     The networks are those of `rllib_ext.rl_module`. RLlib's KL term, clamp of the value loss and everything else that the

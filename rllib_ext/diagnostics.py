@@ -21,14 +21,11 @@ class Diagnostics:
     """Watches the hidden layers of one RLModule. It costs a training step one reference per layer."""
 
     def __init__(self, module: RLModule, layers: list[HiddenLayer]) -> None:
-        modules: dict[str, nn.Module] = dict(module.named_modules())
+        modules: dict[str, Any] = dict(module.named_modules())
         self.layers = layers
-        self.weights: dict[str, Tensor] = {layer.unit: modules[layer.unit].weight for layer in layers}  # type: ignore[misc]
+        self.weights: dict[str, Tensor] = {layer.unit: modules[layer.unit].weight for layer in layers}
         self.latest: dict[str, Tensor] = {}
-        self.hooks = [
-            modules[layer.outgoing[0]].register_forward_pre_hook(_Keep(self.latest, layer.unit)) for layer in layers
-        ]
-        self.replaced_before = 0
+        self.hooks = [modules[layer.outgoing[0]].register_forward_pre_hook(_Keep(self.latest, layer.unit)) for layer in layers]
 
     @torch.no_grad()
     def measure(self, gnt: GenerateAndTest | None, report: StepReport | None) -> dict[str, float | dict[str, float]]:
@@ -53,10 +50,7 @@ class Diagnostics:
                 numbers["nonfinite_lifetime"] = float(gnt.nonfinite[name])
             result[name] = numbers
         if gnt is not None:
-            replaced = sum(gnt.replaced.values())
-            result["replaced"] = float(replaced - self.replaced_before)
-            result["replaced_lifetime"] = float(replaced)
-            self.replaced_before = replaced
+            result["replaced_lifetime"] = float(sum(gnt.replaced.values()))
         return result
 
     def close(self) -> None:

@@ -22,9 +22,11 @@ COMPONENT_GNT = "generate_and_test"
 RESULTS = "continual_backprop"
 """Under a module's learner results: what generate-and-test did, and how able to learn the networks are."""
 GRADIENT_STEPS = "num_gradient_steps"
+MEASURE_EVERY = 100
+"""Gradient steps between two diagnoses of the networks, where an update is a single mini-batch (DQN, SAC, IMPALA, APPO)."""
 
 
-class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLlib's classes are untyped
+class ContinualBackpropLearnerMixin(TorchLearner):
     """Puts generate-and-test into any torch learner of RLlib: `class MyLearner(ContinualBackpropLearnerMixin, ThatLearner)`.
 
     The settings come from `config.continual_backprop(...)`, per module if the config has overrides per module; without them
@@ -47,9 +49,11 @@ class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLli
         self._diagnostics: dict[str, Diagnostics] = {}
         self._targets: dict[str, Targets] = {}
         self._reports: dict[str, StepReport] = {}
+        self._replaced: dict[str, int] = {}
         self._in_mini_batch: list[str] = []
         self._gradient_steps = 0
         self._gradient_steps_reported = 0
+        self._measured = -MEASURE_EVERY
 
     def build(self) -> None:
         super().build()
@@ -80,7 +84,7 @@ class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLli
             raise InputError(f".continual_backprop(...), module {module_id!r}: {error}") from error
         if self.distributed:
             gnt.average_over_replicas = _average_over_replicas
-        self._gnts[module_id] = gnt
+        self._gnts[module_id], self._replaced[module_id] = gnt, 0
         if getattr(config, "tau", 1.0) < 1.0:
             self._targets[module_id] = Targets(module, layers)
 
@@ -100,9 +104,9 @@ class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLli
     def remove_module(self, module_id: str, **kwargs: Any) -> Any:
         for watchers in (self._gnts, self._diagnostics):
             if module_id in watchers:
-                watchers.pop(module_id).close()  # type: ignore[attr-defined]
-        for kept in (self._targets, self._reports):
-            kept.pop(module_id, None)  # type: ignore[attr-defined]
+                watchers.pop(module_id).close()
+        for kept in (self._targets, self._reports, self._replaced):
+            kept.pop(module_id, None)
         return super().remove_module(module_id, **kwargs)
 
     def _make_batch_if_necessary(self, training_data: Any) -> Any:
@@ -131,8 +135,10 @@ class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLli
             gnt = self._gnts.get(module_id)
             if gnt is not None:
                 report = self._reports[module_id] = gnt.step()
-                if report.replaced and module_id in self._targets:
-                    self._targets[module_id].follow(report.replaced)
+                if report.replaced:
+                    self._replaced[module_id] += sum(map(len, report.replaced.values()))
+                    if module_id in self._targets:
+                        self._targets[module_id].follow(report.replaced)
 
     def _step_optimizers(self, gradients: dict[Any, Tensor]) -> None:
         """The learner's own `apply_gradients`, or the part of it that is left when all gradients are finite."""
@@ -150,10 +156,17 @@ class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLli
         self._gradient_steps_reported = self._gradient_steps
         if not steps:
             raise RuntimeError("an iteration made no gradient step: no loss had a gradient; are all parameters frozen?")
-        self.metrics.log_value((ALL_MODULES, GRADIENT_STEPS), steps, window=1)
-        for module_id, diagnostics in self._diagnostics.items():
-            numbers = diagnostics.measure(self._gnts.get(module_id), self._reports.get(module_id))
-            self.metrics.log_dict(numbers, key=(module_id, RESULTS), window=1)
+        # Every replica reports, and the reports of an iteration are added up.
+        replicas = max(1, self.config.num_learners)
+        self.metrics.log_value((ALL_MODULES, GRADIENT_STEPS), steps / replicas, reduce="sum")
+        for module_id, replaced in self._replaced.items():
+            self.metrics.log_value((module_id, RESULTS, "replaced"), replaced / replicas, reduce="sum")
+        self._replaced = dict.fromkeys(self._gnts, 0)
+        if steps > 1 or self._gradient_steps >= self._measured + MEASURE_EVERY:
+            self._measured = self._gradient_steps
+            for module_id, diagnostics in self._diagnostics.items():
+                numbers = diagnostics.measure(self._gnts.get(module_id), self._reports.get(module_id))
+                self.metrics.log_dict(numbers, key=(module_id, RESULTS), reduce="item")
         super().after_gradient_based_update(timesteps=timesteps)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -172,6 +185,7 @@ class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLli
 
     def _set_own_state(self, state: dict[str, Any]) -> None:
         self._gradient_steps = self._gradient_steps_reported = int(state[GRADIENT_STEPS])
+        self._measured = -MEASURE_EVERY
 
     def set_state(self, state: dict[str, Any]) -> None:
         if COMPONENT_GNT in state:
@@ -188,7 +202,6 @@ class ContinualBackpropLearnerMixin(TorchLearner):  # type: ignore[misc]  # RLli
                 gnt.load_state_dict(tensors(saved["modules"][module_id]))
             else:
                 LOGGER.warning(f"the checkpoint has no state of generate-and-test of {module_id!r}: it starts anew")
-            self._diagnostics[module_id].replaced_before = sum(gnt.replaced.values())
         self._set_own_state(saved)
         if saved["random_state"] is not None and self.config.seed is not None:
             set_random_state(saved["random_state"])
@@ -214,5 +227,3 @@ def _all_finite(gradients: list[Tensor]) -> bool:
 def _average_over_replicas(averages: Tensor) -> None:
     torch.distributed.all_reduce(averages)
     averages /= torch.distributed.get_world_size()
-
-

@@ -12,7 +12,7 @@ from cbp_ray.algorithm.initialization import MARK, UNIT_MODULES, distribution_of
 INITIALIZERS = ("fcnet_kernel_initializer", "head_fcnet_kernel_initializer", "conv_kernel_initializer")
 
 
-class ContinualPPOTorchRLModule(DefaultPPOTorchRLModule):  # type: ignore[misc]  # RLlib's classes are untyped
+class ContinualPPOTorchRLModule(DefaultPPOTorchRLModule):
     """Separate policy and value networks with LeCun initialization and a free standard deviation.
 
     Changes to RLlib's default module of PPO:

@@ -48,7 +48,8 @@ def hidden_layers(module: RLModule) -> list[HiddenLayer]:
       InputError: if the module has none, or its networks are of a kind that is not known here or can't be treated.
     """
     if isinstance(module, NamesItsLayers):
-        return check_layers(module, module.continual_backprop_layers())
+        model: Any = module
+        return check_layers(model, module.continual_backprop_layers())
     names = {id(m): name for name, m in module.named_modules()}
     layers: list[HiddenLayer] = []
     for branch in _branches(module):
@@ -74,24 +75,25 @@ def treatable_layers(module_id: str, module: RLModule) -> list[HiddenLayer]:
 
 def _branches(module: RLModule) -> Iterator[_Branch]:
     for networks in NETWORKS:
-        present = [(trunk, heads) for trunk, heads in networks if _net(module, trunk) is not None]
-        if present:
+        present = [(trunk, heads) for trunk, heads in networks if _part(module, trunk) is not None]
+        if all(hasattr(_part(module, trunk), "net") for trunk, _ in present) and present:
             for trunk, heads in present:
-                nets = [net for head in heads if (net := _net(module, head)) is not None]
-                trunk_net = _net(module, trunk)
-                assert trunk_net is not None
-                yield _Branch(trunk_net, nets)
+                yield _Branch(_net(module, trunk), [_net(module, head) for head in heads if _part(module, head) is not None])
             return
     raise InputError(
-        f"{type(module).__name__}: the networks of this RLModule are not known, or its encoder is recurrent; give it a method "
-        "continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
+        f"{type(module).__name__}: its networks are of no kind that is known here (an encoder may be recurrent, or join "
+        "several streams); give it a method continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
     )
 
 
-def _net(module: RLModule, path: str) -> nn.Module | None:
-    """The plain network inside the model at `path`, if there is one."""
-    model: Any = module
+def _part(module: RLModule, path: str) -> Any:
+    part: Any = module
     for name in path.split("."):
-        model = getattr(model, name, None)
-    net = getattr(model, "net", None)
-    return net if isinstance(net, nn.Module) else None
+        part = getattr(part, name, None)
+    return part
+
+
+def _net(module: RLModule, path: str) -> nn.Module:
+    """The plain network inside RLlib's model at `path`."""
+    net: nn.Module = _part(module, path).net
+    return net
