@@ -51,9 +51,11 @@ def slippery(config: C) -> C:
       InputError: one line with field, rule, value and fix.
     """
     if config.env != ENVIRONMENT:
+        if config.env_runner_cls is SlipperyEnvRunner:
+            config.env_runner_cls = None  # it had been on Slippery Ant before
         return config
     schedule_of(config)
-    if not (isinstance(config.env_runner_cls, type) and issubclass(config.env_runner_cls, SlipperyEnvRunner)):
+    if not _has_slippery_runners(config):
         config.env_runners(env_runner_cls=SlipperyEnvRunner)
     if not issubclass(config.algo_class, SlipperyAlgorithm):
         config.algo_class = _slippery_class(config.algo_class)
@@ -63,6 +65,10 @@ def slippery(config: C) -> C:
 def schedule_of(config: AlgorithmConfig) -> FrictionSchedule:
     """The schedule that a config asks for."""
     return FrictionSchedule.make(config.env_config.get(FRICTION), seed=config.seed or 0)
+
+
+def _has_slippery_runners(config: AlgorithmConfig) -> bool:
+    return isinstance(config.env_runner_cls, type) and issubclass(config.env_runner_cls, SlipperyEnvRunner)
 
 
 @cache
@@ -83,21 +89,19 @@ class SlipperyAlgorithm(Algorithm):
         """Time-steps sampled so far."""
         return int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
 
-    def _is_slippery(self) -> bool:
-        runner = self.config.env_runner_cls
-        return isinstance(runner, type) and issubclass(runner, SlipperyEnvRunner)
-
     def training_step(self) -> None:
-        if self._is_slippery() and _tell(self.env_runner_group, self.global_step, wait=not isinstance(self, IMPALA)):
+        if _has_slippery_runners(self.config) and _tell(
+            self.env_runner_group, self.global_step, wait=not isinstance(self, IMPALA)
+        ):
             # A runner that died while nobody called it may be back before RLlib knows: with a policy of its own.
             self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
         super().training_step()
-        if self._is_slippery():
+        if _has_slippery_runners(self.config):
             friction = schedule_of(self.config).friction(self.global_step)
             self.metrics.log_value((ENV_RUNNER_RESULTS, FRICTION), friction, window=1)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_slippery() and self.eval_env_runner_group is not None:
+        if _has_slippery_runners(self.config) and self.eval_env_runner_group is not None:
             _tell(self.eval_env_runner_group, self.global_step, wait=True)
         return super().evaluate(*args, **kwargs)
 
@@ -134,7 +138,7 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
     """Sets `friction` of its environments by the global time-step. During evaluation it stays as it is at the beginning."""
 
     env: VectorEnv[Any, Any, Any]
-    _ongoing_episodes: list[SingleAgentEpisode]  # type: ignore[assignment]
+    _ongoing_episodes: list[SingleAgentEpisode]
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         self.schedule = schedule_of(config)
@@ -168,19 +172,19 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
         # The steps for which they are right.
         self._right = range(0)
 
-    def _try_env_reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def _try_env_reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         # RLlib gives runner 1, environment 2 the seed of runner 2, environment 1, and a replaced runner the seeds of the lost.
         seeds: Any = None if seed is None else self._random_words(1 + self.num_envs)[1:]
         return super()._try_env_reset(seed=seeds, options=options)
 
-    def _sample(self, **kwargs: Any) -> list[SingleAgentEpisode]:
+    def _sample(self, **kwargs: Any) -> Any:
         self._made_before = self.steps.made
         return super()._sample(**kwargs)
 
     def _try_env_step(self, actions: Any) -> Any:
         stepping = [index for index, episode in enumerate(self._ongoing_episodes) if episode.is_reset]
         self._set_frictions(stepping)
-        results = super()._try_env_step(actions)  # type: ignore[no-untyped-call]
+        results = super()._try_env_step(actions)
         if isinstance(results, str) and results == ENV_STEP_FAILURE:
             # RLlib discards what this call of `sample` has made, and begins it anew.
             self.steps.made = self._made_before

@@ -8,6 +8,7 @@ from cheap_ant import CheapAnt, RecordingRunner, cheap_config
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 
 from cbp_ray.errors import InputError
+from rllib_ext.config import ContinualPPO, ContinualPPOConfig
 from rllib_ext.env_runner import SlipperyAlgorithm, SlipperyEnvRunner, slippery
 from rllib_ext.episode_returns import END_STEPS, RETURNS
 from rllib_ext.friction import FrictionSchedule
@@ -162,6 +163,15 @@ def test_slippery_configures_slippery_ant_and_nothing_else() -> None:
     assert slippery(config).algo_class is slippery(real_config(3)).algo_class is config.algo_class
     other = slippery(PPOConfig().environment("CartPole-v1"))
     assert other.env_runner_cls is PPOConfig().env_runner_cls and other.algo_class is PPO
+    assert slippery(config.environment("CartPole-v1")).env_runner_cls is PPOConfig().env_runner_cls
+
+
+def test_continual_configs_are_slippery_by_themselves() -> None:
+    config = ContinualPPOConfig().environment("SlipperyAnt-v0")
+    assert config.env_runner_cls is SlipperyEnvRunner and config.algo_class is ContinualPPO
+    assert ContinualPPOConfig().environment("CartPole-v1").env_runner_cls is None
+    with pytest.raises(InputError, match=r"^friction.low: must be"):
+        ContinualPPOConfig().environment("SlipperyAnt-v0", env_config={"friction": {"low": -1}})
 
 
 def test_the_schedules_seed_is_the_configs_unless_it_has_its_own() -> None:
