@@ -84,10 +84,13 @@ class SlipperyAlgorithm(Algorithm):
     metrics: MetricsLogger
     env_runner_group: EnvRunnerGroup
 
+    steps_before = 0
+    """Time-steps that somebody else made, of whose run this one is the continuation."""
+
     @property
     def global_step(self) -> int:
         """Time-steps sampled so far."""
-        return int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
+        return self.steps_before + int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
 
     def training_step(self) -> None:
         if _has_slippery_runners(self.config) and _tell(

@@ -1,10 +1,16 @@
-"""`SlipperyAnt-v0` for Gymnasium and for Ray Tune. Importing `rllib_ext` registers it, in every process of a cluster anew."""
+"""Names that importing `rllib_ext` makes known, in every process of a cluster anew.
+
+`SlipperyAnt-v0` for Gymnasium and for Ray Tune, and the engine `rllib` for our own experiments and sweeps.
+"""
 
 from typing import Any
 
 import gymnasium
 from ray.tune.registry import register_env
 
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engine import Engine
+from cbp_ray.experiments.online import ENGINES
 from rllib_ext.slippery_ant import MAX_EPISODE_STEPS, SlipperyAnt
 
 ENVIRONMENT = "SlipperyAnt-v0"
@@ -16,7 +22,7 @@ def make(config: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def register() -> None:
-    """Makes the name known to this process; once is enough, more does no harm."""
+    """Makes them known to this process; once is enough, more does no harm."""
     if ENVIRONMENT not in gymnasium.registry:
         gymnasium.register(
             ENVIRONMENT,
@@ -25,3 +31,10 @@ def register() -> None:
             reward_threshold=2500.0,
         )
         register_env(ENVIRONMENT, make)
+    ENGINES["rllib"] = _engine
+
+
+def _engine(config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
+    from rllib_ext.engine import RllibEngine
+
+    return RllibEngine(config, seeds)

@@ -98,6 +98,55 @@ class PermutedMnistConfig(_Model):
     """Examples between two changes of the permutation; the data set has 60,000."""
 
 
+class SlipperyAntConfig(_Model):
+    """Slippery Ant, learned with PPO (section 2 and appendix D of the paper). Its examples are time-steps.
+
+    Algorithm `bp` is PPO, `l2` PPO+L2 and `cbp` Continual PPO.
+    """
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "network": {"hidden": (256, 256), "activation": "tanh"},
+        "examples": 100_000_000,
+        "bin_size": 40_000,
+    }
+    """What an experiment with this problem has where its config says nothing."""
+    inputs: ClassVar[int] = 28
+    """Numbers in an observation."""
+    outputs: ClassVar[int] = 8
+    """Of the policy's network: one per joint."""
+
+    name: Literal["slippery_ant"] = "slippery_ant"
+    """Which problem."""
+    friction_period: Count = 10_000_000
+    """Time-steps between two changes of the friction."""
+    friction_low: Positive = 1e-4
+    """Least friction."""
+    friction_high: Positive = 1e4
+    """Largest friction."""
+    friction_initial: Positive = 1.5
+    """Friction until the first change."""
+    iteration_size: Count = 4096
+    """Time-steps between two updates."""
+    epochs: Count = 10
+    """Passes over the time-steps of an iteration."""
+    minibatch_size: Count = 128
+    """Time-steps per gradient step."""
+    discount: Rate = 0.99
+    """γ."""
+    gae_lambda: Rate = 0.95
+    """λ of the advantage estimates."""
+    clip: Positive = 0.2
+    """How far the ratio of probabilities may leave 1."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.friction_low > self.friction_high:
+            raise ValueError(f"friction_low must be at most friction_high = {self.friction_high}")
+        if self.minibatch_size > self.iteration_size:
+            raise ValueError(f"minibatch_size must be at most iteration_size = {self.iteration_size}")
+        return self
+
+
 class NetworkConfig(_Model):
     """The learning network: fully connected, linear output. Unset: the problem's own, see its `defaults`."""
 
@@ -197,7 +246,7 @@ class AdamConfig(_Model):
 DEFAULT_PROBLEM = "bit_flipping"
 Algorithm = Annotated[BP | L2 | OnlineNormalization | ContinualBackprop | Linear, Field(discriminator="name")]
 Optimizer = Annotated[SGD | AdamConfig, Field(discriminator="name")]
-Problem = Annotated[BitFlippingConfig | PermutedMnistConfig, Field(discriminator="name")]
+Problem = Annotated[BitFlippingConfig | PermutedMnistConfig | SlipperyAntConfig, Field(discriminator="name")]
 
 
 class OnlineConfig(_Model):
@@ -244,6 +293,23 @@ class OnlineConfig(_Model):
             data["network"] = {**model.defaults["network"], **network}
         return {**{key: value for key, value in model.defaults.items() if key != "network"}, **data}
 
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Self:
+        if isinstance(self.problem, SlipperyAntConfig):
+            if not isinstance(self.algorithm, BP | L2 | ContinualBackprop):
+                raise ValueError(f"algorithm must be bp, l2 or cbp for slippery_ant, not {self.algorithm.name}")
+            if not isinstance(self.optimizer, AdamConfig):
+                raise ValueError(f"optimizer must be adam for slippery_ant, not {self.optimizer.name}")
+            if (self.optimizer.betas, self.optimizer.epsilon) != ((0.9, 0.999), 1e-8):
+                raise ValueError("optimizer must have the default betas and epsilon for slippery_ant")
+            if self.network.activation not in ("tanh", "relu", "elu", "swish"):
+                raise ValueError(
+                    f"network.activation must be tanh, relu, elu or swish for slippery_ant, not {self.network.activation}"
+                )
+            if self.dtype != "float32":
+                raise ValueError("dtype must be float32 for slippery_ant")
+        return self
+
     @classmethod
     def make(cls, config: "Mapping[str, Any] | OnlineConfig") -> "OnlineConfig":
         """Validates a mapping (from YAML, say); a config passes through.
@@ -265,7 +331,7 @@ class OnlineConfig(_Model):
 
 
 _CHOSEN_BY_NAME: dict[str, tuple[type[BaseModel], ...]] = {
-    "problem": (BitFlippingConfig, PermutedMnistConfig),
+    "problem": (BitFlippingConfig, PermutedMnistConfig, SlipperyAntConfig),
     "algorithm": (BP, L2, OnlineNormalization, ContinualBackprop, Linear),
     "optimizer": (SGD, AdamConfig),
 }

@@ -35,6 +35,16 @@ METRICS: dict[str, dict[str, str]] = {
         "replacements": "units replaced in the bin",
         "nonfinite_utilities": "eligible units passed over because their utility was not finite",
     },
+    "slippery_ant": {
+        "episode_return": "mean return of the episodes that ended in the bin; not a number if none did",
+        "episodes": "how many did",
+        "friction": "at the bin's end",
+        "weight_magnitude": "mean |w| into the hidden layers of both networks, mean over layers, at the last update of the bin",
+        "saturated": "fraction of (unit, example) with |h| > 0.9, likewise",
+        "dormant": "fraction of units with a mean |h| of at most 1% of their layer's, likewise",
+        "stable_rank": "of the hidden layers' outputs, likewise",
+        "replacements": "units replaced in the bin",
+    },
 }
 """What every bin records for every run, by problem. `{layer}` stands for one metric per hidden layer. The linear tracker has no
 hidden units: what is about them is not a number in Bit-Flipping, and not there in Permuted MNIST."""
