@@ -30,6 +30,7 @@ from cbp_ray.randomness import Purpose, words
 from rllib_ext.episode_returns import END_STEPS, RETURNS
 from rllib_ext.friction import FrictionSchedule
 from rllib_ext.global_steps import GlobalSteps
+from rllib_ext.lean_connectors import lean
 from rllib_ext.registration import ENVIRONMENT
 
 FRICTION = "friction"
@@ -142,6 +143,8 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
 
     env: VectorEnv[Any, Any, Any]
     _ongoing_episodes: list[SingleAgentEpisode]
+    _env_to_module: Any
+    _module_to_env: Any
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         self.schedule = schedule_of(config)
@@ -149,6 +152,9 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
         self._evaluates = bool(config.in_evaluation)
         self._is_new = True
         super().__init__(config=config, **kwargs)
+        if self.env is not None:
+            pipelines = lean(self._env_to_module, self._module_to_env, self.module, self._device)
+            self._env_to_module, self._module_to_env = pipelines
 
     def begin_at(self, step: int, runners: int, position: int) -> bool:
         """Says how many time-steps there are, and which of how many runners this one is now.

@@ -23,6 +23,8 @@ class CheapAnt(SlipperyAnt):
 
     log: list[float]
     """Friction of every step of every environment of this process, in their order."""
+    actions: list[list[float]]
+    """And the action."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         gymnasium.Env.reset(self, seed=seed)
@@ -30,6 +32,7 @@ class CheapAnt(SlipperyAnt):
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         CheapAnt.log.append(self.friction)
+        CheapAnt.actions.append(action.tolist())
         if self.dies is not None and len(CheapAnt.log) == 50 and not self.dies.exists():
             self.dies.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +46,7 @@ class CheapAnt(SlipperyAnt):
     """A file: the process ends at its 50th step, if it is not there yet."""
 
 
-CheapAnt.log = []
+CheapAnt.log, CheapAnt.actions = [], []
 
 
 def make(config: EnvContext) -> CheapAnt:

@@ -8,11 +8,13 @@ from cheap_ant import CheapAnt, RecordingRunner, cheap_config
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 
 from cbp_ray.errors import InputError
+from rllib_ext import env_runner
 from rllib_ext.config import ContinualPPO, ContinualPPOConfig
 from rllib_ext.env_runner import SlipperyAlgorithm, SlipperyEnvRunner, slippery
 from rllib_ext.episode_returns import END_STEPS, RETURNS
 from rllib_ext.friction import FrictionSchedule
 from rllib_ext.global_steps import GlobalSteps
+from rllib_ext.lean_connectors import LeanEnvToModule
 
 SCHEDULE = FrictionSchedule(seed=5, period=100)
 
@@ -154,6 +156,40 @@ def test_the_real_ant_gets_its_friction_through_all_wrappers_and_a_seed_fixes_th
         runs.append([(e.get_observations().tolist(), e.get_rewards().tolist()) for e in episodes])
         it.stop()
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("environments", [1, 3])
+@pytest.mark.parametrize(("normalize", "clip", "explore"), [(True, False, True), (False, True, True), (False, False, False)])
+def test_lean_connectors_sample_what_rllibs_do(
+    environments: int, normalize: bool, clip: bool, explore: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, actions = [], []
+    for lean in (True, False):
+        CheapAnt.actions = []
+        config = cheap_config(1, environments).env_runners(explore=explore)
+        config.environment(normalize_actions=normalize, clip_actions=clip)
+        if not lean:
+            monkeypatch.setattr(env_runner, "lean", lambda before, after, *_: (before, after))
+        it = RecordingRunner(config=config, worker_index=1, num_workers=1)
+        assert isinstance(it._env_to_module, LeanEnvToModule) == lean
+        it.begin_at(0, 1, 0)
+        chunks = [chunk for _ in range(3) for chunk in it.sample(num_timesteps=50)]
+        runs.append(
+            [
+                (
+                    chunk.get_observations().tolist(),
+                    chunk.get_actions().tolist(),
+                    chunk.get_rewards().tolist(),
+                    {k: chunk.get_extra_model_outputs(k).tolist() for k in sorted(chunk.extra_model_outputs)},
+                    (chunk.is_terminated, len(chunk), chunk.get_actions().dtype, chunk.t_started),
+                )
+                for chunk in chunks
+            ]
+        )
+        it.stop()
+        actions.append(CheapAnt.actions)
+    assert runs[0] == runs[1] and actions[0] == actions[1]
+    assert any(chunk[4][0] for chunk in runs[0]), "no episode ended"
 
 
 def test_slippery_configures_slippery_ant_and_nothing_else() -> None:
