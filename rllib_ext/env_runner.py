@@ -25,6 +25,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.debug import update_global_seed_if_necessary
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from torch import nn
 
 from cbp_ray.randomness import Purpose, words
 from rllib_ext.episode_returns import END_STEPS, RETURNS
@@ -155,6 +156,8 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
         if self.env is not None:
             pipelines = lean(self._env_to_module, self._module_to_env, self.module, self._device)
             self._env_to_module, self._module_to_env = pipelines
+        if isinstance(self.module, nn.Module):
+            self.module.eval()  # a runner never trains
 
     def begin_at(self, step: int, runners: int, position: int) -> bool:
         """Says how many time-steps there are, and which of how many runners this one is now.
