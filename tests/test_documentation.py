@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import cbp_ray
+import rllib_ext
 
 ROOT = Path(__file__).parent.parent
 
 
 def modules_with_examples():
-    names = [m.name for m in pkgutil.walk_packages(cbp_ray.__path__, "cbp_ray.") if not m.name.endswith("__main__")]
-    for name in names:
+    packages = [*pkgutil.walk_packages(cbp_ray.__path__, "cbp_ray."), *pkgutil.walk_packages(rllib_ext.__path__, "rllib_ext.")]
+    for name in [m.name for m in packages if not m.name.endswith("__main__")]:
         source = importlib.util.find_spec(name).origin
         if source and ">>>" in Path(source).read_text():
             yield name
