@@ -18,6 +18,7 @@ from rllib_ext.episode_returns import ReturnBins, finished_episodes
 from rllib_ext.learner import RESULTS
 from rllib_ext.nested_arrays import flatten, unflatten
 from rllib_ext.registration import ENVIRONMENT
+from rllib_ext.rollout_state import load_rollout_state, rollout_state
 
 SEEDS = 2**31
 """NumPy's old generator, which RLlib seeds, takes no larger ones."""
@@ -81,8 +82,7 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
 class RllibEngine:
     """Runs of one config, one after the other within each bin.
 
-    An iteration of PPO may reach beyond the end of a bin; the next bin then begins with what is left of it. A run that goes on
-    from a checkpoint has all of its learner, but begins a new episode: numbers then differ from those of an unbroken run.
+    An iteration of PPO may reach beyond the end of a bin; the next bin then begins with what is left of it.
     """
 
     def __init__(self, config: OnlineConfig, seeds: tuple[int, ...]) -> None:
@@ -151,13 +151,18 @@ class _Run:
     def state(self) -> Arrays:
         algorithm = self.build()
         own = {"steps": algorithm.global_step, "bins": self.bins.state_dict(), "diagnostics": self.diagnostics}
-        return {"own": np.array(json.dumps(own)), **flatten(algorithm.learner_group.get_state())}
+        runner = algorithm.env_runner_group.local_env_runner
+        whole = {"learner": algorithm.learner_group.get_state(), "rollout": rollout_state(runner)}
+        return {"own": np.array(json.dumps(own)), **flatten(whole)}
 
     def load_state(self, state: Arrays) -> None:
         check_complete(state, ("own",))
         own = json.loads(str(state.pop("own")))
         algorithm = self.build()
-        algorithm.learner_group.set_state(unflatten(state))
+        whole = unflatten(state)
+        load_rollout_state(algorithm.env_runner_group.local_env_runner, whole["rollout"])
+        # Last, because the random state is part of it.
+        algorithm.learner_group.set_state(whole["learner"])
         algorithm.env_runner_group.sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)
         algorithm.steps_before = own["steps"]
         self.bins.load_state_dict(own["bins"])

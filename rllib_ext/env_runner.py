@@ -181,6 +181,8 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
     def make_env(self) -> None:
         super().make_env()
         self._frictions: list[float | None] = [None] * self.num_envs
+        self.returns = [0.0] * self.num_envs
+        """Of the episodes that are going on."""
         # The steps for which they are right.
         self._right = range(0)
 
@@ -203,6 +205,8 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
             return results
         self._numbers = {index: self.steps.number(ahead) for ahead, index in enumerate(stepping)}
         self.steps.made += len(stepping)
+        for index in stepping:
+            self.returns[index] += float(results[1][index])
         return results
 
     def _set_frictions(self, stepping: list[int]) -> None:
@@ -222,6 +226,7 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
     def _make_on_episode_callback(self, which: str, idx: int, episodes: list[SingleAgentEpisode]) -> None:
         super()._make_on_episode_callback(which, idx, episodes)
         if which == "on_episode_end":
-            chunks = [*self._ongoing_episodes_for_metrics.get(episodes[idx].id_, ()), episodes[idx]]
             self.metrics.log_value(END_STEPS, self._numbers[idx], reduce="item_series")
-            self.metrics.log_value(RETURNS, float(sum(chunk.get_return() for chunk in chunks)), reduce="item_series")
+            self.metrics.log_value(RETURNS, self.returns[idx], reduce="item_series")
+        elif which == "on_episode_created":
+            self.returns[idx] = 0.0

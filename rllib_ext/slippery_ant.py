@@ -7,6 +7,7 @@ arithmetic looks roundabout, it follows the original's order of operations or it
 
 import math
 import os
+import tempfile
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -183,6 +184,39 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             raise ResetNeeded("SlipperyAnt.render: must follow reset, got no reset yet; call reset first")
         return self._world.picture()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, in the middle of an episode too: from here on, `load_state_dict` in another process does the same.
+
+        Raises:
+          ResetNeeded: if there is no episode yet.
+        """
+        if self._world is None:
+            raise ResetNeeded("SlipperyAnt.state_dict: must follow reset, got no reset yet; call reset first")
+        return {
+            "physics": self._world.save(),
+            "random": self.np_random.bit_generator.state,
+            "steps": self.steps,
+            "friction": self._friction,
+            "scheduled": self.schedule is not None,
+            "feet": list(self._feet),
+            "initial_z": self._initial_z,
+            "potential": self._potential,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`, for an environment that was made with the same settings."""
+        if self._world is None:
+            self._world = _World()
+        if not state["scheduled"]:
+            self.schedule = None
+        self.steps, self._friction = state["steps"], state["friction"]
+        if self.schedule is not None:
+            self._next_change = self.schedule.next_change(max(self.steps - 1, 0))
+        self._world.set_friction(self._friction)
+        self._world.load(state["physics"])
+        self.np_random.bit_generator.state = state["random"]
+        self._feet, self._initial_z, self._potential = list(state["feet"]), state["initial_z"], state["potential"]
+
     def close(self) -> None:
         """Frees the physics engine. A reset would start another."""
         if self._world is not None:
@@ -263,6 +297,20 @@ class _World:
         pybullet.restoreState(self.start, physicsClientId=self.client)
         for joint, position in zip(self.joints, positions, strict=True):
             pybullet.resetJointState(self.ant, joint, position, 0, physicsClientId=self.client)
+
+    def save(self) -> NDArray[np.uint8]:
+        """The state of the simulation, with its contacts, as Bullet writes it to a file."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "ant.bullet")
+            pybullet.saveBullet(path, physicsClientId=self.client)
+            return np.fromfile(path, dtype=np.uint8)
+
+    def load(self, state: NDArray[np.uint8]) -> None:
+        """The inverse of `save`."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "ant.bullet")
+            state.tofile(path)
+            pybullet.restoreState(fileName=path, physicsClientId=self.client)
 
     def advance(self, torques: list[float]) -> None:
         """One step with these torques at the joints."""

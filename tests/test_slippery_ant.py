@@ -99,6 +99,26 @@ def test_a_seed_fixes_everything_whatever_happened_before(ours: Environment) -> 
     other.close()
 
 
+@pytest.mark.parametrize("friction", [1.5, {"period": 60, "seed": 1}])
+def test_an_episode_goes_on_bit_by_bit_in_another_environment(friction: Any) -> None:
+    first, second = SlipperyAnt(friction), SlipperyAnt(friction)
+    first.reset(seed=3)
+    for action in random_actions(11, 100):
+        first.step(action)
+    second.reset(seed=4)
+    for action in random_actions(12, 70):
+        second.step(action)
+    second.load_state_dict(first.state_dict())
+    for number, action in enumerate(random_actions(13, 150)):
+        ref, comp = first.step(action), second.step(action)
+        np.testing.assert_array_equal(comp[0], ref[0])
+        assert comp[1:] == ref[1:] and first.friction == second.friction
+        if number == 75:
+            np.testing.assert_array_equal(first.reset()[0], second.reset()[0])
+    first.close()
+    second.close()
+
+
 def test_environments_side_by_side_do_not_touch_each_other(ours: Environment) -> None:
     actions = random_actions(7, 60)
     alone = run(ours, 1, actions)
