@@ -26,6 +26,7 @@ BENCHMARKS = {
     "bit-flipping": "cbp_ray_benchmarks.bit_flipping",
     "mnist": "cbp_ray_benchmarks.mnist",
     "ant": "cbp_ray_benchmarks.ant",
+    "learner": "cbp_ray_benchmarks.learner",
     "sweep": "cbp_ray_benchmarks.sweep",
 }
 

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     TASK_ORDER = 8
     TASK_PERMUTATION = 9
     FRICTION = 10
+    MINI_BATCHES = 12
 
 
 def words(

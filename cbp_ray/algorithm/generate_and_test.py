@@ -74,6 +74,7 @@ class GenerateAndTest:
     _average_utility: Tensor
     _correction: Tensor
     _one: Tensor
+    _observed: Tensor
     _mean: Tensor
     _activity: Tensor
 
@@ -134,6 +135,11 @@ class GenerateAndTest:
                 units.fold_with = self._f_hat_of_next_step
         self._warned = False
         self._prepared: tuple[Tensor, Sequence[Tensor | None]] | None = None
+        self.average_over_replicas: Callable[[Tensor], None] | None = None
+        """In data-parallel training: replaces a tensor of averages over this replica's examples by that over all replicas'.
+
+        Set it on every replica, and all make the same replacements.
+        """
 
     @property
     def layers(self) -> list[str]:
@@ -172,9 +178,13 @@ class GenerateAndTest:
         f_tm1, u_tm1 = self._average_activation, self._average_utility
         if not variant.lagged and self._layers[0].needs.deviation:
             mean = torch.cat([units.pending_mean() for units in self._layers])
+            if self.average_over_replicas is not None:
+                self.average_over_replicas(mean)
             f_hats = self._by_layer(tester.estimate(tester.running_average(f_tm1, mean, eta), correction))
         for units, f_hat in zip(self._layers, f_hats, strict=True):
             units.take_observed(f_hat)
+        if self.average_over_replicas is not None:
+            self.average_over_replicas(self._observed)
         if self._layers[0].needs_mean:
             self._average_activation = tester.running_average(f_tm1, self._mean, eta)
         if settings.utility == "random":
@@ -313,7 +323,8 @@ class GenerateAndTest:
         self._average_utility = like.clone()  # u
         self._correction = like.clone()  # 1 - ηᵃ
         self._one = torch.ones((), dtype=last.dtype, device=last.device)
-        self._mean, self._activity = like.clone(), like.clone()
+        self._observed = torch.stack([like, like])
+        self._mean, self._activity = self._observed
         for units in self._layers:
             units.mean, units.activity = self._mean[units.at], self._activity[units.at]
 
@@ -401,6 +412,11 @@ class GenerateAndTest:
             units.exposure, units.replaced = int(saved_layer["exposure"]), int(saved_layer["replaced"])
             units.nonfinite = int(saved_layer["nonfinite"])
             units.distribution = Distribution(**saved_layer["distribution"])
+            units.forget_forwards()
+
+    def forget_forwards(self) -> None:
+        """Drops what was seen since the last step, for example a forward pass on other data than the next update's."""
+        for units in self._layers:
             units.forget_forwards()
 
     def close(self) -> None:

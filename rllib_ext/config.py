@@ -1,0 +1,216 @@
+"""RLlib configs with `.continual_backprop(...)`; that of Continual PPO has the paper's settings as defaults (appendix D)."""
+
+import logging
+from typing import Any, Self
+
+import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS, NUM_MODULE_STEPS_TRAINED_LIFETIME
+
+from cbp_ray.algorithm.initialization import Distribution, Scheme
+from cbp_ray.algorithm.settings import PRESETS, Settings
+from cbp_ray.algorithm.utility import Utility
+from cbp_ray.errors import InputError
+from rllib_ext.topology import treatable_layers
+
+LOGGER = logging.getLogger(__name__)
+
+CALL = ".continual_backprop(replacement_rate=1e-4, maturity_threshold=100)"
+WITHOUT_UPDATE = "num_iterations_without_update"
+"""In the results: iterations, since the beginning, in which nothing was learned because nothing was sampled."""
+
+
+class ContinualBackpropConfigMixin(AlgorithmConfig):
+    """Gives a config of RLlib the calls `.continual_backprop(...)` and `.training(weight_decay=...)`.
+
+    The config's learner class must have `rllib_ext.learner.ContinualBackpropLearnerMixin`.
+    """
+
+    def __init__(self, algo_class: Any = None) -> None:
+        super().__init__(algo_class=algo_class)
+        self.continual_backprop_settings: dict[str, Any] | None = None
+        self.weight_decay = 0.0
+
+    def continual_backprop(
+        self,
+        *,
+        replacement_rate: float = 1e-4,
+        maturity_threshold: int = 100,
+        decay_rate: float = 0.99,
+        utility: Utility | None = None,
+        preset: str = "paper",
+        replacement: str = "accumulate",
+        init: Scheme | dict[str, Distribution] | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Switches generate-and-test on, for every module that is trained.
+
+        Args:
+          replacement_rate: ρ, the fraction of a layer's units replaced per mini-batch.
+          maturity_threshold: m; a unit is safe until it is older than this many mini-batches.
+          decay_rate: η of the running averages.
+          utility: which measure decides; by default the preset's own.
+          preset: `paper` or `nature2024`.
+          replacement: `accumulate` or `bernoulli`.
+          init: where new weights come from; by default what each layer was created with.
+          seed: seed of new weights; by default that of `.debugging(seed=...)`, or 0.
+
+        `cbp_ray.GenerateAndTest` explains all of them. They are checked when the algorithm is built.
+        """
+        self.continual_backprop_settings = {
+            "replacement_rate": replacement_rate,
+            "maturity_threshold": maturity_threshold,
+            "decay_rate": decay_rate,
+            "utility": utility,
+            "preset": preset,
+            "replacement": replacement,
+            "init": init,
+            "seed": seed,
+        }
+        return self
+
+    def training(self, *, weight_decay: float = NotProvided, **kwargs: Any) -> Self:
+        """Sets the training related configuration.
+
+        Args:
+          weight_decay: L2 coefficient λ of all weights and biases; Adam's gradient becomes g + λ w ("PPO+L2").
+          kwargs: what the algorithm's own config takes.
+        """
+        super().training(**kwargs)
+        if weight_decay is not NotProvided:
+            self.weight_decay = weight_decay
+        return self
+
+    def validate(self) -> None:
+        self._check_continual_backprop()
+        super().validate()
+
+    def _check_continual_backprop(self) -> None:
+        if self.framework_str != "torch":
+            raise InputError(f'.framework("{self.framework_str}"): {type(self).__name__} needs torch; call .framework("torch")')
+        if not (self.enable_rl_module_and_learner and self.enable_env_runner_and_connector_v2):
+            raise InputError(
+                f".api_stack(...): {type(self).__name__} needs RLlib's new API stack; remove the call, or call "
+                ".api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
+            )
+        if isinstance(self.weight_decay, bool) or not isinstance(self.weight_decay, int | float) or not self.weight_decay >= 0:
+            raise InputError(
+                f".training(weight_decay=...): must be a number, 0 or more, got {self.weight_decay!r}; "
+                "call .training(weight_decay=1e-4)"
+            )
+        configs = [self, *map(self.get_config_for_module, self.algorithm_config_overrides_per_module)]
+        for config in configs:
+            if config.continual_backprop_settings is not None:
+                _check_settings(config.continual_backprop_settings)
+        if self.continual_backprop_settings is None:
+            return
+        if self.torch_compile_learner and "complete" in str(self.torch_compile_learner_what_to_compile).lower():
+            raise InputError(
+                ".framework(torch_compile_learner_what_to_compile=...): generate-and-test can't be compiled with the update; "
+                'call .framework(torch_compile_learner=False), or compile "forward_train"'
+            )
+        sizes = self.model_config.get("fcnet_hiddens")
+        if sizes is not None and not len(sizes):
+            raise InputError(
+                f".rl_module(model_config={{'fcnet_hiddens': {sizes}}}): a network without a hidden layer has no units to "
+                "replace; call .rl_module(model_config={'fcnet_hiddens': [256, 256]}), or remove .continual_backprop(...)"
+            )
+
+    def build_learner_group(self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, **kwargs: Any) -> Any:
+        """Refuses modules that can't be treated here, in one line, and not in an actor somewhere."""
+        if rl_module_spec is None:
+            rl_module_spec = self.get_multi_rl_module_spec(env=env, spaces=spaces)
+        if self.num_learners > 0:
+            with torch.random.fork_rng(devices=[]):
+                modules = rl_module_spec.build().as_multi_rl_module()
+            for module_id in modules.keys():  # noqa: SIM118  # not a dict
+                if self.get_config_for_module(module_id).continual_backprop_settings is not None:
+                    treatable_layers(module_id, modules[module_id])
+        return super().build_learner_group(env=env, spaces=spaces, rl_module_spec=rl_module_spec, **kwargs)
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    known = {name: value for name, value in settings.items() if name not in ("init", "seed", "utility")}
+    utility = settings["utility"]
+    if utility is None and settings["preset"] in PRESETS:
+        utility = PRESETS[settings["preset"]].utility
+    try:
+        Settings(**known, utility=utility, seed=settings["seed"] if settings["seed"] is not None else 0)
+    except InputError as error:
+        reason = str(error).removeprefix("GenerateAndTest: ")
+        raise InputError(f".continual_backprop(...): {reason}; for example {CALL}") from error
+
+
+class ContinualPPO(PPO):
+    """PPO that notices when an iteration made no update."""
+
+    @classmethod
+    def get_default_config(cls) -> "ContinualPPOConfig":
+        return ContinualPPOConfig()
+
+    def training_step(self) -> None:
+        before = self._steps_trained()
+        super().training_step()
+        missed = self._steps_trained() == before
+        self.metrics.log_value(WITHOUT_UPDATE, int(missed), reduce="lifetime_sum")
+        if missed:
+            LOGGER.warning(
+                "an iteration ended without an update: no environment runner returned an episode; see the errors of the "
+                f"runners above, and {WITHOUT_UPDATE} in the results"
+            )
+
+    def _steps_trained(self) -> Any:
+        return self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
+
+
+class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
+    """PPO as in the paper, and with `.continual_backprop(...)` Continual PPO; with `.training(weight_decay=...)` PPO+L2.
+
+    The networks are those of `rllib_ext.rl_module`. RLlib's KL term, clamp of the value loss and everything else that the
+    paper does not have are off.
+
+    Example:
+      >>> config = (
+      ...     ContinualPPOConfig()
+      ...     .environment("Pendulum-v1")
+      ...     .continual_backprop(replacement_rate=1e-4, maturity_threshold=500)
+      ... )
+      >>> config.minibatch_size
+      128
+    """
+
+    def __init__(self, algo_class: Any = None) -> None:
+        super().__init__(algo_class=algo_class or ContinualPPO)
+        self.training(
+            lr=1e-4,
+            train_batch_size_per_learner=4096,
+            num_epochs=10,
+            minibatch_size=128,
+            gamma=0.99,
+            lambda_=0.95,
+            clip_param=0.2,
+            use_kl_loss=False,
+            kl_coeff=0.0,
+            entropy_coeff=0.0,
+            vf_clip_param=float("inf"),
+            vf_loss_coeff=1.0,
+            grad_clip=None,
+        )
+
+    def get_default_learner_class(self) -> Any:
+        from rllib_ext.ppo_learner import ContinualPPOTorchLearner
+
+        return ContinualPPOTorchLearner
+
+    def get_default_rl_module_spec(self) -> Any:
+        from rllib_ext.rl_module import ContinualPPOTorchRLModule
+
+        return RLModuleSpec(module_class=ContinualPPOTorchRLModule)
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        # None: free if actions are a Box, which the module knows and the config does not.
+        includes: dict[str, Any] = super()._model_config_auto_includes | {"free_log_std": None}
+        return includes

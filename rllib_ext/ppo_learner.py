@@ -1,0 +1,144 @@
+"""The learner of Continual PPO (Algorithm 3 of the paper), without the work that its mini-batches don't need."""
+
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.connectors.learner import GeneralAdvantageEstimation
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.metrics import (
+    ALL_MODULES,
+    MODULE_TRAIN_BATCH_SIZE_MEAN,
+    NUM_ENV_STEPS_TRAINED,
+    NUM_ENV_STEPS_TRAINED_LIFETIME,
+    NUM_MODULE_STEPS_TRAINED,
+    NUM_MODULE_STEPS_TRAINED_LIFETIME,
+    WEIGHTS_SEQ_NO,
+)
+from ray.rllib.utils.torch_utils import explained_variance
+from torch import Tensor
+
+from rllib_ext.advantages import Advantages
+from rllib_ext.learner import ContinualBackpropLearnerMixin
+from rllib_ext.minibatches import MiniBatch, MiniBatches
+
+EPOCHS = "num_epochs"
+
+
+class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
+    """PPO with generate-and-test on policy and value networks.
+
+    Changes to RLlib's PPO learner, besides those of the mixin:
+
+    - Advantages and mini-batches as in `rllib_ext.advantages` and `rllib_ext.minibatches`.
+    - The loss is the same, to the last bit, but an entropy bonus of zero is not computed, and what is only reported is
+      computed for an iteration's last mini-batch: RLlib computes it for all and reports the last.
+
+    With a KL term, without a critic, or with a recurrent or masked module, RLlib's own loss is used.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._epochs = 0
+        self._rows = 0
+        self._reporting = True
+
+    def build(self) -> None:
+        super().build()
+        pipeline = self._learner_connector
+        if pipeline is not None and self.config.add_default_connectors_to_learner_pipeline:
+            pipeline.remove(GeneralAdvantageEstimation)
+            pipeline.append(Advantages(gamma=self.config.gamma, lambda_=self.config.lambda_))
+
+    def _create_iterator_if_necessary(self, **kwargs: Any) -> Any:
+        batches = super()._create_iterator_if_necessary(**kwargs)
+        modules = getattr(batches, "_batch", None)
+        minibatch_size = kwargs["minibatch_size"]
+        if modules is None or not minibatch_size or len(modules.policy_batches) > 1:
+            return batches
+        ((module_id, columns),) = modules.policy_batches.items()
+        if Columns.LOSS_MASK in columns or Columns.SEQ_LENS in columns or self.module[module_id].is_stateful():
+            return batches
+        batches = MiniBatches(
+            module_id,
+            dict(columns),
+            num_epochs=kwargs["num_epochs"],
+            minibatch_size=minibatch_size,
+            seed=self.config.seed or 0,
+            learner=self._learner_index,
+            first_epoch=self._epochs,
+            total=kwargs["num_total_minibatches"],
+        )
+        self._epochs += batches.epochs
+        self._reporting = False
+        return self._announcing_the_last(batches)
+
+    def _announcing_the_last(self, batches: MiniBatches) -> Any:
+        for batch in batches:
+            self._reporting = batch.is_last
+            yield batch
+        self._reporting = True
+
+    def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
+        if self._reporting:
+            super()._compute_off_policyness(batch)
+
+    def _log_steps_trained_metrics(self, batch: Any) -> None:
+        """Once per iteration: RLlib's counters are sums, and each of its eight entries costs as much as a small layer."""
+        if not isinstance(batch, MiniBatch):
+            super()._log_steps_trained_metrics(batch)
+            return
+        self._rows += batch.rows
+        if not batch.is_last:
+            return
+        (module_id,) = batch.policy_batches
+        self.metrics.log_value((module_id, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
+        self.metrics.log_value((module_id, MODULE_TRAIN_BATCH_SIZE_MEAN), batch.rows, reduce="mean")
+        for owner, sums, lifetime in (
+            (module_id, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (ALL_MODULES, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (ALL_MODULES, NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME),
+        ):
+            self.metrics.log_value((owner, sums), self._rows, reduce="sum")
+            self.metrics.log_value((owner, lifetime), self._rows, reduce="lifetime_sum", with_throughput=True)
+        self._rows = 0
+
+    def compute_loss_for_module(self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]) -> Tensor:
+        if config.use_kl_loss or not config.use_critic or Columns.LOSS_MASK in batch:
+            loss: Tensor = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+            return loss
+        module = self.module[module_id].unwrapped()
+        policy = module.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        ratio = torch.exp(policy.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP])
+        advantages = batch[Postprocessing.ADVANTAGES]
+        clipped = torch.clamp(ratio, 1 - config.clip_param, 1 + config.clip_param)
+        surrogate = torch.min(advantages * ratio, advantages * clipped)
+        values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
+        targets = batch[Postprocessing.VALUE_TARGETS]
+        errors = torch.pow(values - targets, 2.0)
+        value_loss = errors if config.vf_clip_param == float("inf") else torch.clamp(errors, 0, config.vf_clip_param)
+        objective = -surrogate + config.vf_loss_coeff * value_loss
+        entropy_coefficient = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
+        if entropy_coefficient:
+            objective = objective - entropy_coefficient * policy.entropy()
+        total = torch.mean(objective)
+        if self._reporting:
+            reported = {
+                POLICY_LOSS_KEY: -torch.mean(surrogate),
+                VF_LOSS_KEY: torch.mean(value_loss),
+                LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: torch.mean(errors),
+                LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: explained_variance(targets, values),
+                ENTROPY_KEY: torch.mean(policy.entropy()),
+            }
+            self.metrics.log_dict({name: value.detach() for name, value in reported.items()}, key=module_id, window=1)
+        return total
+
+    def _own_state(self) -> dict[str, int]:
+        return super()._own_state() | {EPOCHS: self._epochs}
+
+    def _set_own_state(self, state: dict[str, Any]) -> None:
+        super()._set_own_state(state)
+        self._epochs = int(state[EPOCHS])

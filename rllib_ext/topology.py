@@ -1,0 +1,99 @@
+"""Which unit feeds which inside an RLModule.
+
+RLModules take and return dictionaries, which `torch.fx` can't follow; but the networks inside are plain. A *branch* is one
+trunk (an encoder) and the heads that read its output. Each branch is traced by itself, so whatever
+`cbp_ray.algorithm.network` understands works here: norm layers, other activations, heads with hidden layers of their own.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from ray.rllib.core.rl_module.rl_module import RLModule
+from torch import Tensor, nn
+
+from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers
+from cbp_ray.errors import InputError
+
+NETWORKS = (
+    # Of one kind of RLModule: for every branch, the path to the trunk and those to its heads. A branch whose trunk the module
+    # has not (a shared encoder instead of two, one Q-network instead of two) does not count, nor do heads that it has not.
+    (("encoder.encoder", ("pi", "vf")), ("encoder.actor_encoder", ("pi",)), ("encoder.critic_encoder", ("vf",))),
+    (("pi_encoder", ("pi",)), ("qf_encoder", ("qf",)), ("qf_twin_encoder", ("qf_twin",))),
+    (("encoder", ("af", "vf")),),
+)
+"""The RLModules of PPO, APPO and IMPALA, of SAC, and of DQN."""
+
+
+@runtime_checkable
+class NamesItsLayers(Protocol):
+    """An RLModule of your own: it says itself which hidden layers generate-and-test may treat."""
+
+    def continual_backprop_layers(self) -> list[HiddenLayer]: ...
+
+
+class _Branch(nn.Module):
+    def __init__(self, trunk: nn.Module, heads: list[nn.Module]) -> None:
+        super().__init__()
+        self.trunk, self.heads = trunk, nn.ModuleList(heads)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.trunk(x)
+        return [head(x) for head in self.heads]
+
+
+def hidden_layers(module: RLModule) -> list[HiddenLayer]:
+    """The hidden layers of an RLModule, by their names in `module.named_modules()`.
+
+    Raises:
+      InputError: if the module has none, or its networks are of a kind that is not known here or can't be treated.
+    """
+    if isinstance(module, NamesItsLayers):
+        model: Any = module
+        return check_layers(model, module.continual_backprop_layers())
+    names = {id(m): name for name, m in module.named_modules()}
+    layers: list[HiddenLayer] = []
+    for branch in _branches(module):
+        inner = dict(branch.named_modules())
+        for layer in find_hidden_layers(branch):
+            unit, outgoing, norms = (
+                tuple(names[id(inner[name])] for name in group) for group in ((layer.unit,), layer.outgoing, layer.norms)
+            )
+            layers.append(HiddenLayer(unit[0], outgoing, norms, layer.activation))
+    return check_layers(module, layers)
+
+
+def treatable_layers(module_id: str, module: RLModule) -> list[HiddenLayer]:
+    """`hidden_layers`, or an error that quotes the calls to look at."""
+    try:
+        return hidden_layers(module)
+    except InputError as error:
+        raise InputError(
+            f".continual_backprop(...) can't treat module {module_id!r}: {error}; change it with .rl_module(...), or remove "
+            "the call"
+        ) from error
+
+
+def _branches(module: RLModule) -> Iterator[_Branch]:
+    for networks in NETWORKS:
+        present = [(trunk, heads) for trunk, heads in networks if _part(module, trunk) is not None]
+        if all(hasattr(_part(module, trunk), "net") for trunk, _ in present) and present:
+            for trunk, heads in present:
+                yield _Branch(_net(module, trunk), [_net(module, head) for head in heads if _part(module, head) is not None])
+            return
+    raise InputError(
+        f"{type(module).__name__}: its networks are of no kind that is known here (an encoder may be recurrent, or join "
+        "several streams); give it a method continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
+    )
+
+
+def _part(module: RLModule, path: str) -> Any:
+    part: Any = module
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    return part
+
+
+def _net(module: RLModule, path: str) -> nn.Module:
+    """The plain network inside RLlib's model at `path`."""
+    net: nn.Module = _part(module, path).net
+    return net
