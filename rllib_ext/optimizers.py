@@ -19,9 +19,17 @@ class FusedAdam(Adam):
     and write all weights a dozen times, and cost more than the gradient of a layer.
     """
 
-    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        if not all(_is_plain(p) for p in params):
-            super()._update(group, params)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._views: dict[Tensor, _Views] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._views = {}
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], place: tuple[torch.dtype, torch.device]) -> None:
+        if place != (torch.float32, torch.device("cpu")) or not all(_is_matrix(p) for p in params):
+            super()._update(group, params, place)
             return
         beta1, beta2 = group["betas"]
         scalars = [np.float32(x) for x in (group["lr"], 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"])]
@@ -40,14 +48,6 @@ class FusedAdam(Adam):
                 gradient = gradient.reshape(views.shape)
             adam_step(views.weight, gradient, *views.moments, rows, columns, *scalars)
 
-    @property
-    def _views(self) -> "dict[Tensor, _Views]":
-        views: dict[Tensor, _Views] = self.__dict__.setdefault("_numpy_views", {})
-        return views
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_numpy_views"}
-
 
 class _Views:
     """A parameter and its moments as NumPy matrices, which cost more to make than a small parameter's step."""
@@ -62,16 +62,9 @@ class _Views:
         self.moments = [state[name].numpy().reshape(self.shape) for name in ("exp_avg", "exp_avg_sq")]
 
 
-def _is_plain(p: Tensor) -> bool:
-    """Whether parameter and gradient are what the kernel takes; a convolution's resets don't line up with a matrix."""
-    return (
-        p.dtype == torch.float32
-        and p.ndim <= 2
-        and p.is_cpu
-        and p.is_contiguous()
-        and p.grad is not None
-        and p.grad.is_contiguous()
-    )
+def _is_matrix(p: Tensor) -> bool:
+    """Or a vector; not a convolution, whose resets don't line up with the rows and columns of a matrix."""
+    return p.ndim <= 2 and p.is_contiguous() and p.grad is not None and p.grad.is_contiguous()
 
 
 def with_time_steps(optimizer: torch.optim.Optimizer, weight_decay: float = 0.0) -> torch.optim.Optimizer:
