@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import ppo
 from ray.tune.registry import register_env
 from rllib_help import MODULE, SPACES, UPDATE, assert_same, config, episodes, parameters
@@ -106,26 +107,28 @@ def test_two_learners_average_over_the_data_of_both() -> None:
         group.shutdown()
 
 
-@pytest.mark.parametrize("as_tune_does", [False, True])
-def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, as_tune_does: bool) -> None:
+@pytest.mark.parametrize("how", ["restore_from_path", "from_checkpoint", "as Tune does"])
+def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, how: str) -> None:
     def build() -> Any:
         made = small(config(**OFTEN)).env_runners(num_env_runners=0, batch_mode="complete_episodes")
         return made.build_algo()
 
-    algorithm, resumed = build(), build()
+    algorithm = build()
+    for _ in range(3):
+        algorithm.train()
+    if how == "as Tune does":
+        algorithm.save_checkpoint(str(tmp_path))
+    else:
+        algorithm.save_to_path(tmp_path)
+    before = sum(learner_of(algorithm)._gnts[MODULE].replaced.values())
+    expected = [algorithm.train() for _ in range(3)][-1]
+    if how == "from_checkpoint":
+        resumed = Algorithm.from_checkpoint(tmp_path)
+    else:
+        resumed = build()
+        resumed.train()  # whatever it did before is forgotten
+        resumed.load_checkpoint(str(tmp_path)) if how == "as Tune does" else resumed.restore_from_path(tmp_path)
     try:
-        for _ in range(3):
-            algorithm.train()
-        if as_tune_does:
-            algorithm.save_checkpoint(str(tmp_path))
-        else:
-            algorithm.save_to_path(tmp_path)
-        before = sum(learner_of(algorithm)._gnts[MODULE].replaced.values())
-        expected = [algorithm.train() for _ in range(3)][-1]
-        if as_tune_does:
-            resumed.load_checkpoint(str(tmp_path))
-        else:
-            resumed.restore_from_path(tmp_path)
         result = [resumed.train() for _ in range(3)][-1]
         assert_same(parameters(learner_of(resumed)), parameters(learner_of(algorithm)))
         ours, theirs = (learner_of(each)._gnts[MODULE].state_dict() for each in (resumed, algorithm))
