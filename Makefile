@@ -25,7 +25,8 @@ check: $(STAMP) ## ruff (rules and format) and mypy (strict)
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
-bench: $(STAMP) ## set up if needed, then the Bit-Flipping benchmark
+bench: $(STAMP) ## set up if needed, then the benchmarks of generate-and-test and of the Bit-Flipping kernel
+	@$(VENV)/bin/python -m cbp_ray bench gnt
 	@$(VENV)/bin/python -m cbp_ray bench bit-flipping
 
 clean: ## remove the virtual environment, build products and caches (results stay)

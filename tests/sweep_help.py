@@ -103,6 +103,17 @@ class Program:
         """Processes below it whose command line has `part`."""
         return [pid for pid, line in descendants(self.process.pid) if part in line]
 
+    def kill_descendant(self, part: str, timeout: float = 60) -> None:
+        """Kills the first process below it whose command line has `part`, as soon as there is one.
+
+        Ray retitles its workers when they begin and end a task, so that for moments no process has the name.
+        """
+        deadline = time.monotonic() + timeout
+        while not (found := self.descendants(part)):
+            assert time.monotonic() < deadline, f"no process has {part!r} in its command line"
+            time.sleep(0.005)
+        kill(found[0])
+
     def end(self) -> None:
         """Whatever state it is in."""
         below = [pid for pid, _ in descendants(self.process.pid)]

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 
 def modules_with_examples():
     packages = [*pkgutil.walk_packages(cbp_ray.__path__, "cbp_ray."), *pkgutil.walk_packages(rllib_ext.__path__, "rllib_ext.")]
-    for name in [m.name for m in packages if not m.name.endswith("__main__")]:
+    names = [m.name for m in packages if not m.name.endswith("__main__")]
+    for name in names:
         source = importlib.util.find_spec(name).origin
         if source and ">>>" in Path(source).read_text():
             yield name

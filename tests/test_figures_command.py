@@ -12,6 +12,7 @@ from cbp_ray.cli import main
 from cbp_ray.experiments import run_online
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.figures.bit_flipping_claims import CLAIMS
+from cbp_ray.figures.documentation import BEGIN, END
 from cbp_ray.figures.provenance import reproductions
 from cbp_ray.figures.registry import FIGURES, GROUPS
 from cbp_ray.figures.reproduce import join, load_figure
@@ -50,9 +51,12 @@ def test_a_figure_whose_runs_are_stored_runs_nothing(storage: Path) -> None:
 
 @pytest.mark.slow
 def test_plot_draws_from_stored_results_and_writes_the_documentation(storage: Path, tmp_path: Path) -> None:
-    arguments = ["plot", "fig19", "--scale", "smoke", "--storage", str(storage), "--docs", str(tmp_path)]
-    page = tmp_path / "results.md"
+    docs, readme = tmp_path / "docs", tmp_path / "README.md"
+    docs.mkdir()
+    arguments = ["plot", "fig19", "--scale", "smoke", "--storage", str(storage), "--docs", str(docs)]
+    page = docs / "results.md"
     page.write_text("# Results\n\nBefore.\n\n## More\n")
+    readme.write_text(f"Before.\n\n{BEGIN.format('fig19')}\n\n{END.format('fig19')}\n\nAfter.\n")
     assert main(arguments) == 0
     assert main(arguments) == 0
     text = page.read_text()
@@ -60,10 +64,12 @@ def test_plot_draws_from_stored_results_and_writes_the_documentation(storage: Pa
     assert text.count("### Figure 19") == 1
     assert "fig19.nearly-90-percent" in text
     assert "cbp-ray reproduce fig19 --scale smoke" in text
-    assert (tmp_path / "figures" / "fig19.png").exists()
-    assert (tmp_path / "data" / "fig19.csv").exists()
-    bins = pyarrow.parquet.read_table(tmp_path / "data" / "fig19.parquet")
+    assert (docs / "figures" / "fig19.png").exists()
+    assert (docs / "data" / "fig19.csv").exists()
+    bins = pyarrow.parquet.read_table(docs / "data" / "fig19.parquet")
     assert len(bins) == 15 * 10
+    assert readme.read_text().startswith("Before.\n") and readme.read_text().endswith("After.\n")
+    assert readme.read_text().count("| fig19.nearly-90-percent |") == 1
 
 
 @pytest.mark.slow

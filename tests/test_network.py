@@ -406,7 +406,7 @@ def test_many_forwards_of_a_compiled_model_compile_it_a_few_times_only():
     for _ in range(3):
         for _ in range(15):
             call(torch.randn(2, 6))
-        assert len(gnt._layers[0].pending) == 1
+        assert len(gnt._layers[0].pending) <= 1
         gnt.step()
     assert gnt.replaced["0"] > 0
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] < 8

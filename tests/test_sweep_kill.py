@@ -54,7 +54,7 @@ def test_a_sweep_survives_the_death_of_a_worker_of_ctrl_c_of_the_raylet_and_of_t
 
     program = start()
     program.wait_for("trial_done", 2)
-    kill(program.descendants("ray::ResourceTrainable")[0])
+    program.kill_descendant("ray::ResourceTrainable")
     program.wait_for("trial_retry")
     program.wait_for("trial_done", 4)
     os.kill(program.process.pid, signal.SIGINT)
@@ -66,7 +66,7 @@ def test_a_sweep_survives_the_death_of_a_worker_of_ctrl_c_of_the_raylet_and_of_t
     program = start()
     program.wait_for("start")
     # Workers would go on for a while without it: before there are any, nothing can.
-    kill(program.descendants("raylet/raylet")[0])
+    program.kill_descendant("raylet/raylet")
     assert program.wait() == 1
     assert program.errors() == "cbp-ray run: Ray's raylet died; run the same command again to go on\n"
     check_stored()

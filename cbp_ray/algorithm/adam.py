@@ -19,7 +19,6 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -76,6 +75,11 @@ class Adam(Optimizer):
         if not weight_decay >= 0:
             raise InputError(f"Adam: weight_decay must be 0 or more, got {weight_decay}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self._corrections: dict[Any, _Corrections] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._corrections = {}
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -89,8 +93,11 @@ class Adam(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            for p in params:
+            alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                alike.setdefault((p.dtype, p.device), []).append(p)
                 if not self.state[p]:
                     self.state[p] = {
                         "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
@@ -98,11 +105,11 @@ class Adam(Optimizer):
                         "time_step": 0,
                     }
                 self.state[p]["time_step"] += 1
-            if params:
-                self._update(group, params)
+            for key, params in alike.items():
+                self._update(group, params, key)
         return loss
 
-    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _update(self, group: dict[str, Any], params: list[Tensor], place: tuple[torch.dtype, torch.device]) -> None:
         beta1, beta2 = group["betas"]
         states = [self.state[p] for p in params]
         grads: Any = [p.grad for p in params]
@@ -120,14 +127,22 @@ class Adam(Optimizer):
             torch._foreach_add_(denominators, group["eps"])
             step_sizes = [(group["lr"] / (1 - beta1 ** state["time_step"])) * -1 for state in states]
         else:
-            corrections1, corrections2 = _per_weight_corrections(params, states, beta1, beta2)
-            for denominator, correction in zip(denominators, corrections2, strict=True):
-                denominator.div_(correction)
+            time_steps = [state["time_step"] for state in states]
+            corrections1, corrections2 = self._corrections_of(params, states, place).update(time_steps, group["betas"])
+            torch._foreach_div_(denominators, corrections2)
             torch._foreach_add_(denominators, group["eps"])
-            for denominator, correction in zip(denominators, corrections1, strict=True):
-                denominator.mul_(correction)
+            torch._foreach_mul_(denominators, corrections1)
             step_sizes = [-group["lr"]] * len(params)
         torch._foreach_addcdiv_(params, exp_avgs, denominators, step_sizes)
+
+    def _corrections_of(
+        self, params: list[Tensor], states: list[dict[str, Any]], place: tuple[torch.dtype, torch.device]
+    ) -> "_Corrections":
+        # A parameter stays itself when it is moved or cast.
+        key = *map(id, params), place
+        if key not in self._corrections:
+            self._corrections[key] = _Corrections(params, states)
+        return self._corrections[key]
 
     @torch.no_grad()
     def reset_weights(self, param: Tensor, dim: int, index: Tensor) -> None:
@@ -140,6 +155,7 @@ class Adam(Optimizer):
         if RESETS[dim] not in state:
             state[RESETS[dim]] = torch.zeros(param.shape[dim], dtype=torch.int64)
         state[RESETS[dim]][index.cpu()] = state["time_step"]
+        self._corrections.clear()
 
     def time_steps(self, param: Tensor) -> Tensor:
         """How many updates each weight of `param` has had since it was created or last reset."""
@@ -163,34 +179,51 @@ class Adam(Optimizer):
                     self.state[p][name] = state_dict["state"][i][name].to(device="cpu", dtype=torch.int64, copy=True)
 
 
-def _per_weight_corrections(
-    params: list[Tensor], states: list[dict[str, Any]], beta1: float, beta2: float
-) -> tuple[list[Tensor], list[Tensor]]:
-    """For every parameter, 1 - β₁ᵗ and √(1 - β₂ᵗ) of its weights, in a shape that broadcasts to the parameter's.
+class _Corrections:
+    """1 - β₁ᵗ and √(1 - β₂ᵗ) of every weight of some parameters, in shapes that broadcast to the parameters'.
 
-    The ages of all rows and columns with a reset are put end to end, on the host, so that two calls make all exponentials.
+    Made anew after a reset and brought up to date before every update: the reset steps of all rows and columns stand end to
+    end, on the host, so that one exponential serves all of them, and memory and views are kept.
+
+    Args:
+      params: parameters of one dtype on one device.
+      states: their optimizer states.
     """
-    ages = []
-    for state in states:
-        vectors = [state["time_step"] - state[name].numpy() for name in RESETS if name in state]
+
+    def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:
         # A parameter without a reset has one time step for all its weights.
-        ages += vectors or [np.array([state["time_step"]])]
-    flat, sizes = np.concatenate(ages), [len(vector) for vector in ages]
-    corrections: tuple[list[Tensor], list[Tensor]] = ([], [])
-    alike = all(p.dtype == params[0].dtype and p.device == params[0].device for p in params)
-    values = _correction(flat, beta1), np.sqrt(_correction(flat, beta2))
-    for value, out in zip(values, corrections, strict=True):
-        # One conversion serves all, unless the group mixes dtypes or devices.
-        flat_correction = torch.from_numpy(value).to(params[0]) if alike else torch.from_numpy(value)
-        pieces = iter(torch.split(flat_correction, sizes))
-        for p, state in zip(params, states, strict=True):
-            # Trailing ones make a piece broadcast along the dimension that it belongs to.
-            parts = [next(pieces).view(-1, *[1] * (p.ndim - 1 - d)) for d, name in enumerate(RESETS) if name in state]
-            correction = torch.minimum(*parts) if len(parts) == 2 else parts[0] if parts else next(pieces)
-            out.append(correction if alike else correction.to(p))
-    return corrections
+        vectors = [[s[name].numpy() for name in RESETS if name in s] or [np.zeros(1, dtype=np.int64)] for s in states]
+        self.resets = np.concatenate([vector for of_param in vectors for vector in of_param])
+        self.lengths = [sum(map(len, of_param)) for of_param in vectors]
+        self.flat = params[0].detach().new_empty(2, len(self.resets))
+        self.matrices: list[tuple[Tensor, Tensor, Tensor]] = []
+        both, end = [], 0
+        for p, state, of_param in zip(params, states, vectors, strict=True):
+            parts = []
+            dims: list[int | None] = [dim for dim, name in enumerate(RESETS) if name in state]
+            for dim, vector in zip(dims or [None], of_param, strict=True):
+                start, end = end, end + len(vector)
+                # Ones make a part broadcast along the dimension that it belongs to; a single number does along all.
+                shape = [] if dim is None else [-1 if d == dim else 1 for d in range(p.ndim)]
+                parts.append(self.flat[:, start:end].view(2, *shape))
+            if len(parts) == 2:
+                self.matrices.append((parts[0], parts[1], torch.minimum(*parts)))
+                parts = [self.matrices[-1][2]]
+            both.append(parts[0])
+        self.first, self.second = [pair[0] for pair in both], [pair[1] for pair in both]
 
-
-def _correction(age: NDArray[np.int64], beta: float) -> NDArray[np.float64]:
-    """1 - βᵃ."""
-    return np.ones(len(age)) if beta == 0 else 1 - np.exp(age * math.log(beta))
+    def update(self, time_steps: list[int], betas: tuple[float, float]) -> tuple[list[Tensor], list[Tensor]]:
+        """The two corrections of all parameters, each at its own time step."""
+        if min(time_steps) == max(time_steps):
+            ages = time_steps[0] - self.resets
+        else:
+            ages = np.repeat(time_steps, self.lengths) - self.resets
+        corrections = np.empty((2, len(ages)))
+        for correction, beta in zip(corrections, betas, strict=True):
+            np.exp(ages * (math.log(beta) if beta else -math.inf), out=correction)
+        np.subtract(1, corrections, out=corrections)
+        np.sqrt(corrections[1], out=corrections[1])
+        self.flat.copy_(torch.from_numpy(corrections))
+        for rows, columns, matrix in self.matrices:
+            torch.minimum(rows, columns, out=matrix)
+        return self.first, self.second

@@ -1,7 +1,7 @@
 """Generate-and-test: the inner loop of Algorithms 1 and 2, for any network that can be traced and any optimizer."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from cbp_ray.algorithm.optimizer_state import reset_weights
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
 from cbp_ray.algorithm.report import StepReport
 from cbp_ray.algorithm.settings import PRESETS, Settings
-from cbp_ray.algorithm.units import Units
+from cbp_ray.algorithm.units import Scratch, Units
 from cbp_ray.algorithm.utility import NEEDS, Utility
 from cbp_ray.errors import InputError
 
@@ -118,10 +118,10 @@ class GenerateAndTest:
         self.steps = 0
         self._init = init
         self._layers: list[Units] = []
-        start = 0
+        start, scratch = 0, Scratch()
         for number, (layer, distribution) in enumerate(zip(found, distributions, strict=True)):
             needs_mean = needs.deviation or variant.transfers_bias
-            self._layers.append(Units(number, start, layer, modules, distribution, needs, needs_mean))
+            self._layers.append(Units(number, start, layer, modules, distribution, needs, needs_mean, scratch))
             start += self._layers[-1].count
         self._owners = {units.weight: units for units in self._layers}
         _check_same_place(self._layers)
@@ -129,11 +129,12 @@ class GenerateAndTest:
         # The step in which each unit was made, on the host, so that nobody has to wait for a device to know who is eligible.
         self._birth = np.zeros(start, dtype=np.int64)
         self._oldest_birth = [0] * len(self._layers)
-        self._magnitudes = Magnitudes(self._layers, needs, mean=variant.mean_magnitudes)
+        self._magnitudes = Magnitudes(self._layers, needs, scratch, mean=variant.mean_magnitudes)
         if variant.lagged or not needs.deviation:
             for units in self._layers:
-                units.fold_with = partial(self._f_hat_of_next_step, units)
+                units.fold_with = self._f_hat_of_next_step
         self._warned = False
+        self._prepared: tuple[Tensor, Sequence[Tensor | None]] | None = None
         self.average_over_replicas: Callable[[Tensor], None] | None = None
         """In data-parallel training: replaces a tensor of averages over this replica's examples by that over all replicas'.
 
@@ -170,12 +171,18 @@ class GenerateAndTest:
                     "(a model compiled and called before that does not know of it)"
                 )
         self.steps += 1
-        self._follow_device()
         settings, variant, eta = self.settings, self.settings.variant, self.settings.decay_rate
-        self._correction = correction = tester.running_average(self._correction, self._one, eta)
+        correction, f_hats = self._prepare()
+        self._correction, self._prepared = correction, None
 
         f_tm1, u_tm1 = self._average_activation, self._average_utility
-        self._observe(f_tm1, correction)
+        if not variant.lagged and self._layers[0].needs.deviation:
+            mean = torch.cat([units.pending_mean() for units in self._layers])
+            if self.average_over_replicas is not None:
+                self.average_over_replicas(mean)
+            f_hats = self._by_layer(tester.estimate(tester.running_average(f_tm1, mean, eta), correction))
+        for units, f_hat in zip(self._layers, f_hats, strict=True):
+            units.take_observed(f_hat)
         if self.average_over_replicas is not None:
             self.average_over_replicas(self._observed)
         if self._layers[0].needs_mean:
@@ -224,20 +231,18 @@ class GenerateAndTest:
                     u_hat[at] = tester.estimate(self._average_utility[at], correction[at])
         return report
 
-    def _observe(self, f_tm1: Tensor, correction: Tensor) -> None:
-        """For all units: `_mean` of h and `_activity` over the examples since the last step."""
-        f_hats: list[Tensor] | list[None] = [None] * len(self._layers)
-        if self._layers[0].needs.deviation:
-            f = f_tm1
-            if not self.settings.variant.lagged:
-                mean = torch.cat([units.pending_mean() for units in self._layers])
-                if self.average_over_replicas is not None:
-                    self.average_over_replicas(mean)
-                f = tester.running_average(f_tm1, mean, self.settings.decay_rate)
-            f_hat = tester.estimate(f, correction)
-            f_hats = [f_hat[units.at] for units in self._layers]
-        for units, f_hat_of_units, (mean, activity) in zip(self._layers, f_hats, self._views, strict=True):
-            units.take_observed(f_hat_of_units, mean, activity)
+    def _prepare(self) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """1 - ηᵃ of the step to come and, where it is needed and lagged, each layer's f̂: known since the last step."""
+        if self._follow_device() or self._prepared is None:
+            correction = tester.running_average(self._correction, self._one, self.settings.decay_rate)
+            f_hats: Sequence[Tensor | None] = [None] * len(self._layers)
+            if self.settings.variant.lagged and self._layers[0].needs.deviation:
+                f_hats = self._by_layer(tester.estimate(self._average_activation, correction))
+            self._prepared = correction, f_hats
+        return self._prepared
+
+    def _by_layer(self, of_all: Tensor) -> list[Tensor]:
+        return [of_all[units.at] for units in self._layers]
 
     def _fed_by(self, units: Units) -> list[tuple[Units, Callable[[Tensor], Tensor]]]:
         """Layers still to come in this step whose utility depends on weights that a replacement in `units` sets to zero.
@@ -304,10 +309,7 @@ class GenerateAndTest:
         reset_weights(self._optimizers[parameter], parameter, dim, index)
 
     def _f_hat_of_next_step(self, units: Units) -> Tensor | None:
-        if not units.needs.deviation:
-            return None
-        correction = tester.running_average(self._correction[units.at], self._one, self.settings.decay_rate)
-        return tester.estimate(self._average_activation[units.at], correction)
+        return self._prepare()[1][units.number]
 
     def _allocate(self) -> None:
         """Makes the state beside the weights.
@@ -323,16 +325,19 @@ class GenerateAndTest:
         self._one = torch.ones((), dtype=last.dtype, device=last.device)
         self._observed = torch.stack([like, like])
         self._mean, self._activity = self._observed
-        self._views = [(self._mean[units.at], self._activity[units.at]) for units in self._layers]
+        for units in self._layers:
+            units.mean, units.activity = self._mean[units.at], self._activity[units.at]
 
-    def _follow_device(self) -> None:
-        """Moves the state to where the weights went (`model.to(device)` after construction)."""
+    def _follow_device(self) -> bool:
+        """Moves the state to where the weights went (`model.to(device)` after construction). Returns whether they had moved."""
         device = self._layers[0].device
-        if device != self._correction.device:
+        moved = device != self._correction.device
+        if moved:
             state = self._average_activation, self._average_utility, self._correction
             self._allocate()
             self._average_activation, self._average_utility, self._correction = (tensor.to(device) for tensor in state)
             self._magnitudes.allocate()
+        return moved
 
     def _count_nonfinite(self, units: Units, utility: Tensor, eligible: Tensor) -> None:
         count = int((eligible & ~utility.isfinite()).sum())
@@ -392,6 +397,7 @@ class GenerateAndTest:
                     f"init={self._init!r} says {units.distribution}; leave init out"
                 )
         self._follow_device()
+        self._prepared = None
         self.steps = int(state["steps"])
         self._birth = self._birth.copy()
         self._average_activation, self._average_utility = self._average_activation.clone(), self._average_utility.clone()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cbp_ray.algorithm.units import Units
+from cbp_ray.algorithm.units import Scratch, Units
 from cbp_ray.algorithm.utility import Needs
 
 CHUNK = 2**17
@@ -16,8 +16,8 @@ class Magnitudes:
     A matrix between two hidden layers is the output of one and the input of the other. Both sums come from one pass over it.
     """
 
-    def __init__(self, layers: list[Units], needs: Needs, *, mean: bool) -> None:
-        self.layers, self.mean = layers, mean
+    def __init__(self, layers: list[Units], needs: Needs, scratch: Scratch, *, mean: bool) -> None:
+        self.layers, self.scratch, self.mean = layers, scratch, mean
         self.owners = {layer.weight: layer for layer in layers} if needs.magnitude_in else {}
         self.feeders: dict[Tensor, list[tuple[Units, int]]] = {}
         if needs.magnitude_out:
@@ -39,7 +39,7 @@ class Magnitudes:
             columns = self._place_of_columns(weight)
             if columns is None and weight in self.feeders:
                 columns = self.outgoing.new_empty(weight.shape[1])
-            self.readers.append(SumsOfMagnitudes(weight, rows, columns))
+            self.readers.append(SumsOfMagnitudes(weight, rows, columns, self.scratch))
 
     def _place_of_columns(self, weight: Tensor) -> Tensor | None:
         """Where a weight's column sums can be written as they are: one layer feeds it and nothing else, unit by input."""
@@ -71,7 +71,7 @@ class Magnitudes:
         weight, rows = layer.weight.detach(), self.rows[layer]
         if weight.numel() <= CHUNK or 2 * len(columns) > weight.shape[1]:
             # Cheap enough, or too much to subtract without rounding: read it again.
-            SumsOfMagnitudes(weight.index_fill(1, columns, 0), rows, None).read()
+            SumsOfMagnitudes(weight.index_fill(1, columns, 0), rows, None, self.scratch).read()
             if self.mean:
                 rows.div_(layer.fan_in)
         else:
@@ -86,8 +86,8 @@ class SumsOfMagnitudes:
     from call to call: making them anew costs as much as the sums.
     """
 
-    def __init__(self, weight: Tensor, rows: Tensor | None, columns: Tensor | None) -> None:
-        self.weight, self.rows, self.columns = weight, rows, columns
+    def __init__(self, weight: Tensor, rows: Tensor | None, columns: Tensor | None, scratch: Scratch) -> None:
+        self.weight, self.rows, self.columns, self.scratch = weight, rows, columns, scratch
         self.over_rows = (0, *range(2, weight.ndim))
         self.over_columns = tuple(range(1, weight.ndim))
         kept = rows if rows is not None else columns
@@ -101,20 +101,19 @@ class SumsOfMagnitudes:
         rows_per_chunk = weight.shape[0]
         if weight.device.type == "cpu":
             rows_per_chunk = min(rows_per_chunk, max(1, CHUNK * weight.shape[0] // weight.numel()))
-        scratch = torch.empty_like(weight[:rows_per_chunk])
         self.partial = None if self.columns is None else torch.empty_like(self.columns)
         self.chunks = []
         for start in range(0, weight.shape[0], rows_per_chunk):
             chunk = weight[start : start + rows_per_chunk]
             rows = None if self.rows is None else self.rows[start : start + rows_per_chunk]
-            self.chunks.append((chunk, scratch[: len(chunk)], rows))
+            self.chunks.append((chunk, rows))
 
     def read(self) -> None:
         """Reads the weight and writes the sums."""
         if self.weight.data_ptr() != self.address:  # `model.to(...)` gives parameters new memory
             self.prepare()
-        for number, (chunk, scratch, rows) in enumerate(self.chunks):
-            magnitudes = torch.abs(chunk, out=scratch)
+        for number, (chunk, rows) in enumerate(self.chunks):
+            magnitudes = torch.abs(chunk, out=self.scratch.like(chunk))
             if rows is not None:
                 torch.sum(magnitudes, self.over_columns, dtype=self.widen, out=rows)
             if self.columns is not None and number == 0:

@@ -64,8 +64,35 @@ class Observed(NamedTuple):
         return Observed(join(self.mean, other.mean), join(self.activity, other.activity), examples)
 
 
+class Scratch:
+    """Memory for intermediate results, one piece for all uses: what it touches pushes the network out of the cache.
+
+    It is kept while shapes stay: asking the system for it anew may cost more than the work.
+    """
+
+    def __init__(self) -> None:
+        self.views: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
+        self.memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """Memory of the tensor's shape, contiguous; what is in it is for the caller's next operation alone."""
+        key = tensor.shape, tensor.dtype, tensor.device
+        if key not in self.views:
+            memory = self.memory.get(key[1:])
+            if memory is None or memory.numel() < tensor.numel():
+                memory = self.memory[key[1:]] = tensor.new_empty(tensor.numel())
+                self.views = {}
+            self.views[key] = memory[: tensor.numel()].view(tensor.shape)
+        return self.views[key]
+
+
 class Units:
     """The units of one hidden layer."""
+
+    mean: Tensor
+    """Where the average of h is put."""
+    activity: Tensor
+    """Where that of |h| or |h - f̂| is put."""
 
     def __init__(
         self,
@@ -76,6 +103,7 @@ class Units:
         distribution: Distribution,
         needs: Needs,
         needs_mean: bool,
+        scratch: "Scratch",
     ) -> None:
         unit: Any = modules[layer.unit]
         self.number = number
@@ -103,8 +131,8 @@ class Units:
         self.waiting = False
         self.pending: list[Tensor] = []
         self.folded: Observed | None = None
-        self.scratch: Tensor | None = None
-        self.fold_with: Callable[[], Tensor | None] | None = None
+        self.scratch = scratch
+        self.fold_with: Callable[[Units], Tensor | None] | None = None
         self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive), with_kwargs=True)
 
     @property
@@ -112,24 +140,27 @@ class Units:
         return self.weight.device
 
     def receive(self, h: Tensor) -> None:
-        """Keeps a forward pass's outputs for the next step. From the second on, the one before is summed up and let go."""
+        """Takes a forward pass's outputs. They are summed up at once, while they are in the cache, if f̂ is known already."""
         if h.numel() == 0:
             return
-        if not self.waiting:
+        if not torch.compiler.is_compiling():
+            self._receive_eagerly(h)
+        elif not self.waiting:
             self.waiting = True
             self.pending.append(h)
-        elif torch.compiler.is_compiling():
+        else:
             # Outside of the compiled graph, which would otherwise be compiled anew for every number of forward passes.
             self._receive_outside(h)
-        else:
-            self._receive_another(h)
 
-    def _receive_another(self, h: Tensor) -> None:
+    def _receive_eagerly(self, h: Tensor) -> None:
         self.pending.append(h)
         if self.fold_with is not None:
-            self.fold(self.pending.pop(0), self.fold_with())
+            f_hat = self.fold_with(self)
+            for each in self.pending:
+                self.fold(each, f_hat)
+            self.pending.clear()
 
-    _receive_outside = _disable_dynamo(_receive_another)
+    _receive_outside = _disable_dynamo(_receive_eagerly)
 
     def by_unit(self, h: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """The first consumer's input as [examples, units] or [examples, units, positions], and the dimensions to average."""
@@ -149,25 +180,21 @@ class Units:
         magnitude = None
         if self.needs.deviation:
             assert f_hat is not None
-            magnitude = torch.sub(h, f_hat if len(over) == 1 else f_hat[:, None], out=self.scratch_like(h)).abs_()
+            magnitude = torch.sub(h, f_hat if len(over) == 1 else f_hat[:, None], out=self.scratch.like(h)).abs_()
         elif self.needs.absolute:
-            magnitude = torch.abs(h, out=self.scratch_like(h))
+            magnitude = torch.abs(h, out=self.scratch.like(h))
         return Observed(
             torch.mean(h, over, out=mean) if self.needs_mean else None,
             None if magnitude is None else torch.mean(magnitude, over, out=activity),
             h.numel() // self.count,
         )
 
-    def scratch_like(self, h: Tensor) -> Tensor:
-        """Memory for one pass, kept while its shape stays: asking the system for it anew may cost more than the work."""
-        if self.scratch is None or self.scratch.shape != h.shape or self.scratch.device != h.device:
-            self.scratch = torch.empty_like(h)
-        return self.scratch
-
     def fold(self, h: Tensor, f_hat: Tensor | None) -> None:
         """Adds one forward pass to `folded`."""
-        observed = self.average(h, f_hat)
-        self.folded = observed if self.folded is None else self.folded.joined(observed)
+        if self.folded is None:
+            self.folded = self.average(h, f_hat, self.mean, self.activity)
+        else:
+            self.folded = self.folded.joined(self.average(h, f_hat))
 
     def pending_mean(self) -> Tensor:
         """h averaged over everything pending, for the f̂ that includes the present step."""
@@ -175,18 +202,14 @@ class Units:
         total = sum(h.numel() // self.count for h, _ in views)
         return torch.stack([h.sum(over) for h, over in views]).sum(0) / total
 
-    def take_observed(self, f_hat: Tensor | None, mean: Tensor, activity: Tensor) -> None:
+    def take_observed(self, f_hat: Tensor | None) -> None:
         """Writes the averages over everything seen since the last step into `mean` and `activity`, and forgets it."""
-        if self.folded is None and len(self.pending) == 1:
-            self.average(self.pending[0], f_hat, mean, activity)
-        else:
-            for h in self.pending:
-                self.fold(h, f_hat)
-            assert self.folded is not None
-            if self.folded.mean is not None:
-                mean.copy_(self.folded.mean)
-            if self.folded.activity is not None:
-                activity.copy_(self.folded.activity)
+        for h in self.pending:
+            self.fold(h, f_hat)
+        assert self.folded is not None
+        for average, place in ((self.folded.mean, self.mean), (self.folded.activity, self.activity)):
+            if average is not None and average is not place:
+                place.copy_(average)
         self.forget_forwards()
 
     def forget_forwards(self) -> None:

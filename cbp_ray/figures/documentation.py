@@ -26,7 +26,8 @@ def write_documentation(
       sweeps: their sweeps, in the same order.
       storage: where the results are.
       figures: folder that holds the drawings and the log.
-      docs: folder to write: `results.md` (only the part of this group changes), `figures/`, `data/`.
+      docs: folder to write: `results.md` (only the part of this group changes), `figures/`, `data/`. A README.md beside it
+        that has a part for this group gets the verdicts.
 
     Returns:
       The files written.
@@ -42,14 +43,19 @@ def write_documentation(
     unique: dict[str, Case] = {case.config.model_dump_json(): case for product in products for case in product.cases}
     bins = data / f"{name}.parquet"
     pyarrow.parquet.write_table(tables.bins_table(unique.values()), bins, compression="zstd")
+    findings = [finding for product in products for finding in product.findings]
     claims = data / f"{name}_claims.json"
-    claims.write_text(report.claims_json(f for product in products for f in product.findings), encoding="utf-8")
+    claims.write_text(report.claims_json(findings), encoding="utf-8")
     sections = [
         report.Section(product.figure, product.findings, product.rows, _about(sweep, storage))
         for product, sweep in zip(products, sweeps, strict=True)
     ]
     page = docs / "results.md"
     _replace_part(page, name, report.results_part(_introduction(name, sweeps, storage, figures), sections))
+    readme = docs.parent / "README.md"
+    if readme.exists() and BEGIN.format(name) in readme.read_text(encoding="utf-8"):
+        _replace_part(readme, name, report.verdicts_part(findings))
+        written.append(readme)
     return [*written, bins, claims, page]
 
 

@@ -65,13 +65,21 @@ class Section:
 def results_part(introduction: str, sections: Sequence[Section]) -> str:
     """Part of the page of results: all claims first, then figure by figure."""
     findings = [finding for section in sections for finding in section.findings]
-    counts = {verdict: sum(f.verdict is verdict for f in findings) for verdict in Verdict}
-    text = f"{introduction.strip()}\n\n### Claims\n\n"
-    text += f"Of {len(findings)} claims, " + ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in Verdict) + ".\n\n"
-    text += summary_table(findings)
+    text = f"{introduction.strip()}\n\n### Claims\n\n{_counts(findings)}\n\n{summary_table(findings)}"
     for section in sections:
         text += _section(section)
     return text
+
+
+def verdicts_part(findings: Sequence[Finding]) -> str:
+    """The claims for a page that has no room for numbers."""
+    rows = [[f.key, f.quote, MARKS[f.verdict]] for f in findings]
+    return f"{_counts(findings)}\n\n{markdown_table(['claim', 'the paper', 'our runs'], rows)}"
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    counts = {verdict: sum(f.verdict is verdict for f in findings) for verdict in Verdict}
+    return f"Of {len(findings)} claims, " + ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in Verdict) + "."
 
 
 def _section(section: Section) -> str:

@@ -23,10 +23,12 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.results.aggregates import mean_interval
 from cbp_ray.results.keys import config_key, encode_seeds
+from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Store
 
 FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."
+HEAD = f"{PREFIX}head-"
 Settings = dict[str, str | float | bool]
 
 
@@ -50,12 +52,11 @@ class Boards:
     def write(self, config: OnlineConfig, seeds: Iterable[int]) -> None:
         """Writes the run of one configuration, all of whose seeds are stored."""
         key, seeds = config_key(config, self._engine), tuple(seeds)
-        folder = self._folder
-        for part in self._labels[key].split("/"):
-            folder = folder / part
+        folder = self._run(key)
         content_id = hashlib.sha256(f"{key}-{encode_seeds(seeds)}".encode()).hexdigest()[:16]
         name = f"{PREFIX}{content_id}"
-        old = folder.names()
+        first = key == next(iter(self._labels))
+        old = [found for found in folder.names() if not (first and found.startswith(HEAD))]
         if name in old:
             return
         curves = self._store.read_curves(config, seeds, self._engine)
@@ -67,15 +68,26 @@ class Boards:
             folder.remove(other)
 
     def _write_head(self, curves: Curves) -> None:
-        """What is common to all runs: the columns of the hyper-parameters tab and the chart with the band."""
+        """What is common to all runs: the columns of the hyper-parameters tab and the chart with the band.
+
+        It is a second file in the run of the first configuration: a run of its own would be the 501st of 500 configurations,
+        and from there on TensorBoard shows no run until somebody ticks it.
+        """
         content = encode(_head_events(curves.performance, self._columns))
-        name, old = f"{PREFIX}{hashlib.sha256(content).hexdigest()[:16]}", self._folder.names()
+        name, folder = f"{HEAD}{hashlib.sha256(content).hexdigest()[:16]}", self._run(next(iter(self._labels)))
+        old = [found for found in folder.names() if found.startswith(HEAD)]
         if name not in old:
-            self._folder.write(name, content)
+            folder.write(name, content)
         for other in old:
             if other != name:
-                self._folder.remove(other)
+                folder.remove(other)
         self._head_written = True
+
+    def _run(self, key: str) -> Folder:
+        folder = self._folder
+        for part in self._labels[key].split("/"):
+            folder = folder / part
+        return folder
 
 
 def write_image(store: Store, name: str, png: bytes) -> None:
