@@ -134,7 +134,9 @@ def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
     # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
     if engine == "kernel":
         if isinstance(config.problem, PermutedMnistConfig):
-            raise InputError("engine: must be 'torch' for permuted_mnist, got 'kernel'; use 'torch'")
+            from cbp_ray.experiments.mnist_engine import MnistKernelEngine
+
+            return MnistKernelEngine(config, seeds)
         from cbp_ray.experiments.kernel_engine import KernelEngine
 
         return KernelEngine(config, seeds)

@@ -1,6 +1,7 @@
 """What a hidden layer's outputs on held examples say about it: dead units, stable rank, effective rank."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,15 @@ HELD_EXAMPLES = 2000
 
 RANK_TOLERANCE = 1e-12
 """Squares of singular values below this part of the largest are rounding errors of the Gram matrix."""
+
+ACTIVATIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "leaky_relu": lambda x: np.where(x > 0, x, x.dtype.type(0.01) * x),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+}
 
 
 class Representation(NamedTuple):
@@ -31,9 +41,8 @@ def describe(outputs: NDArray[Any]) -> Representation:
     dead = float((h == 0).all(axis=0).mean())
     if not np.isfinite(h).all():
         return Representation(dead, np.nan, np.nan)
-    # One thread: the order of additions, and with it the last bits, must not depend on the number of cores.
+    gram = matrix_product(h.T, h) if h.shape[1] <= h.shape[0] else matrix_product(h, h.T)
     with _libraries().limit(limits=1, user_api="blas"):
-        gram = h.T @ h if h.shape[1] <= h.shape[0] else h @ h.T
         squares = np.linalg.eigvalsh(gram)
     largest = squares[-1]
     if largest <= 0:
@@ -41,6 +50,12 @@ def describe(outputs: NDArray[Any]) -> Representation:
     squares = squares[squares > RANK_TOLERANCE * largest] / largest
     share = np.sqrt(squares) / np.sqrt(squares).sum()
     return Representation(dead, float(squares.sum()), float(np.exp(-(share * np.log(share)).sum())))
+
+
+def matrix_product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """a @ b on one thread: the order of additions, and with it the last bits, must not depend on the number of cores."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        return np.asarray(a @ b)
 
 
 @functools.cache
