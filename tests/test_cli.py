@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -64,11 +64,12 @@ def test_the_command_line_imports_no_heavy_library() -> None:
 
 def test_help_answers_at_once() -> None:
     def seconds() -> float:
-        start = time.perf_counter()
+        # Of processor time: the machine may be busy with other tests.
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         program("--help").check_returncode()
-        return time.perf_counter() - start
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
-    # The best of three: the machine may be busy with other tests.
     assert min(seconds() for _ in range(3)) < 0.5
 
 

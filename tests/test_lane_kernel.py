@@ -258,9 +258,9 @@ def test_dead_network_is_not_slower():
         return engine
 
     def seconds(engine):
-        start = time.perf_counter()
+        start = time.thread_time()
         engine.advance(500)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     dead = warmed_up()
     for block in dead._blocks:
