@@ -137,4 +137,4 @@ def test_figure_9_at_smoke_scale_gives_curves_of_all_three_and_runs_once(
     assert names == {"ppo", "l2", "cppo"}
     capfd.readouterr()
     assert main(command) == 0
-    assert json.loads(capfd.readouterr().out.splitlines()[-1])["done"] == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["runs_done"] == 0
