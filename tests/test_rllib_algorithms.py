@@ -1,6 +1,7 @@
 """Whole algorithms on a local Ray cluster: several learners, checkpoints, lost environment runners, other algorithms."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import ray
+import rllib_help
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import ppo
@@ -27,6 +30,9 @@ OFTEN = {"replacement_rate": 0.02, "maturity_threshold": 5}
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
+    # Workers don't have the tests on their path.
+    for module in (sys.modules[__name__], rllib_help):
+        ray.cloudpickle.register_pickle_by_value(module)
     with cluster.connected(None):
         yield
 
