@@ -81,6 +81,8 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
         super().training(**kwargs)
         if weight_decay is not NotProvided:
             self.weight_decay = weight_decay
+            if weight_decay == -1:  # what RLlib marks deprecated settings with, and drops before anything is validated
+                self._check_weight_decay()
         return self
 
     def validate(self) -> None:
@@ -95,11 +97,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 f".api_stack(...): {type(self).__name__} needs RLlib's new API stack; remove the call, or call "
                 ".api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
             )
-        if isinstance(self.weight_decay, bool) or not isinstance(self.weight_decay, int | float) or not self.weight_decay >= 0:
-            raise InputError(
-                f".training(weight_decay=...): must be a number, 0 or more, got {self.weight_decay!r}; "
-                "call .training(weight_decay=1e-4)"
-            )
+        self._check_weight_decay()
         configs = [self, *map(self.get_config_for_module, self.algorithm_config_overrides_per_module)]
         for config in configs:
             if config.continual_backprop_settings is not None:
@@ -116,6 +114,13 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
             raise InputError(
                 f".rl_module(model_config={{'fcnet_hiddens': {sizes}}}): a network without a hidden layer has no units to "
                 "replace; call .rl_module(model_config={'fcnet_hiddens': [256, 256]}), or remove .continual_backprop(...)"
+            )
+
+    def _check_weight_decay(self) -> None:
+        if isinstance(self.weight_decay, bool) or not isinstance(self.weight_decay, int | float) or not self.weight_decay >= 0:
+            raise InputError(
+                f".training(weight_decay=...): must be a number, 0 or more, got {self.weight_decay!r}; "
+                "call .training(weight_decay=1e-4)"
             )
 
     def build_learner_group(self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, **kwargs: Any) -> Any:

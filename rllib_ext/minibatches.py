@@ -23,14 +23,6 @@ class MiniBatch(NamedTuple):
     rows: int
     is_last: bool
 
-    def env_steps(self) -> int:
-        """Every row is one step of the environment, trained on once."""
-        return self.rows
-
-    def agent_steps(self) -> int:
-        """The same, there being one agent."""
-        return self.rows
-
 
 class MiniBatches:
     """Rows of one module's train batch in mini-batches, newly shuffled in every epoch.

@@ -86,6 +86,10 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
         if self._reporting:
             super()._compute_off_policyness(batch)
 
+    def _log_metrics(self, batch: Any) -> None:
+        if not isinstance(batch, MiniBatch):
+            super()._log_metrics(batch)
+
     def _log_steps_trained_metrics(self, batch: Any) -> None:
         """Once per iteration: RLlib's counters are sums, and each of its eight entries costs as much as a small layer."""
         if not isinstance(batch, MiniBatch):
@@ -95,6 +99,11 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
         if not batch.is_last:
             return
         (module_id,) = batch.policy_batches
+        for counter in (
+            self._metrics_all_modules_num_env_steps_trained,
+            self._metrics_all_modules_num_module_steps_trained,
+        ):
+            counter.inc(value=self._rows)
         self.metrics.log_value((module_id, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
         self.metrics.log_value((module_id, MODULE_TRAIN_BATCH_SIZE_MEAN), batch.rows, reduce="mean")
         for owner, sums, lifetime in (

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import cbp_ray
+import rllib_ext
 
 ROOT = Path(__file__).parent.parent
 
 
 def modules_with_examples():
-    names = [m.name for m in pkgutil.walk_packages(cbp_ray.__path__, "cbp_ray.") if not m.name.endswith("__main__")]
+    packages = [*pkgutil.walk_packages(cbp_ray.__path__, "cbp_ray."), *pkgutil.walk_packages(rllib_ext.__path__, "rllib_ext.")]
+    names = [m.name for m in packages if not m.name.endswith("__main__")]
     for name in names:
         source = importlib.util.find_spec(name).origin
         if source and ">>>" in Path(source).read_text():

@@ -13,10 +13,10 @@ KERNELS = Path(__file__).parent
 RANDOMNESS = KERNELS.parent / "randomness.py"
 
 
-def compile_cached(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`njit(cache=True)` with `source_fingerprint` in the cache's key; without a cache where no directory can be written,
-    neither beside the source nor of the user."""
-    compiled = njit(function)
+def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`njit(cache=True, **options)` with `source_fingerprint` in the cache's key; without a cache where no directory can be
+    written, neither beside the source nor of the user."""
+    compiled = njit(**options)(function)
     try:
         # What `cache=True` does, with another class.
         compiled._cache = _Cache(function)

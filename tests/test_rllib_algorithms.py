@@ -1,0 +1,225 @@
+"""Whole algorithms on a local Ray cluster: several learners, checkpoints, lost environment runners, other algorithms."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import ray
+import rllib_help
+import torch
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.ppo import ppo
+from ray.tune.registry import register_env
+from rllib_help import MODULE, SPACES, assert_same, config, parameters
+
+from cbp_ray.sweeps import cluster
+from rllib_ext import ContinualPPOConfig
+from rllib_ext.algorithms import ContinualAPPOConfig, ContinualDQNConfig, ContinualIMPALAConfig, ContinualSACConfig
+from rllib_ext.config import WITHOUT_UPDATE
+from rllib_ext.learner import RESULTS
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(240)]
+
+OFTEN = {"replacement_rate": 0.02, "maturity_threshold": 5}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    # Workers don't have the tests on their path.
+    for module in (sys.modules[__name__], rllib_help):
+        ray.cloudpickle.register_pickle_by_value(module)
+    with cluster.connected(None):
+        yield
+
+
+class Line(gym.Env[Any, Any]):
+    """A walk on a line from a fixed place: nothing is random but the actions."""
+
+    observation_space = SPACES[MODULE][0]
+    action_space = SPACES[MODULE][1]
+
+    def __init__(self, settings: Any = None) -> None:
+        self.dies_at = dict(settings or {}).get("dies_at")
+        self.marker = dict(settings or {}).get("marker", "")
+        self.worker = getattr(settings, "worker_index", 0)
+        self.total = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.state, self.steps = np.zeros(4, np.float32), 0
+        return self.state.copy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps, self.total = self.steps + 1, self.total + 1
+        if self.total == self.dies_at and self.worker == 1 and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            os._exit(1)
+        self.state = 0.9 * self.state + 0.1 * np.concatenate([action, np.sin(action)]).astype(np.float32)
+        return self.state.copy(), float(1 - (self.state**2).sum()), False, self.steps == 16, {}
+
+
+def small(made: ContinualPPOConfig, **environment: Any) -> ContinualPPOConfig:
+    register_env("Line", Line)
+    made.environment("Line", env_config=environment)
+    return made.training(train_batch_size_per_learner=64, num_epochs=2, minibatch_size=16, lr=1e-3)
+
+
+def learner_of(algorithm: Any) -> Any:
+    return algorithm.learner_group._learner
+
+
+def test_two_learners_stay_equal_to_the_last_bit() -> None:
+    """Each sees other data; weights, and what generate-and-test knows of the units, are the same after every update."""
+    made = small(config(**OFTEN)).learners(num_learners=2, num_cpus_per_learner=0).env_runners(num_env_runners=0)
+    algorithm = made.build_algo()
+    try:
+        first = parameters_of(algorithm)
+        results = [algorithm.train() for _ in range(30)]
+        weights = parameters_of(algorithm)
+        states = [r.get() for r in algorithm.learner_group.foreach_learner(lambda learner: learner._gnts[MODULE].state_dict())]
+    finally:
+        algorithm.stop()
+    assert_same(*weights)
+    assert_same(*states)
+    assert states[0]["steps"] == 240
+    replaced = {name: layer["replaced"] for name, layer in states[0]["layers"].items()}
+    assert min(replaced.values()) > 20
+    assert any(bool((weights[0][name] != first[0][name]).any()) for name in first[0])
+    # Both learners report; nothing is counted twice.
+    assert sum(result["learners"][MODULE][RESULTS]["replaced"] for result in results) == sum(replaced.values())
+    assert results[-1]["learners"][MODULE][RESULTS]["replaced_lifetime"] == sum(replaced.values())
+    assert results[-1]["learners"]["__all_modules__"]["num_gradient_steps"] == 8
+
+
+def parameters_of(algorithm: Any) -> list[Any]:
+    return [result.get() for result in algorithm.learner_group.foreach_learner(parameters)]
+
+
+@pytest.mark.parametrize("how", ["restore_from_path", "from_checkpoint", "as Tune does"])
+def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, how: str) -> None:
+    def build() -> Any:
+        made = small(config(**OFTEN)).env_runners(num_env_runners=0, batch_mode="complete_episodes")
+        return made.build_algo()
+
+    algorithm = build()
+    for _ in range(3):
+        algorithm.train()
+    if how == "as Tune does":
+        algorithm.save_checkpoint(str(tmp_path))
+    else:
+        algorithm.save_to_path(tmp_path)
+    before = sum(learner_of(algorithm)._gnts[MODULE].replaced.values())
+    expected = [algorithm.train() for _ in range(3)][-1]
+    if how == "from_checkpoint":
+        resumed = Algorithm.from_checkpoint(tmp_path)
+    else:
+        resumed = build()
+        resumed.train()  # whatever it did before is forgotten
+        resumed.load_checkpoint(str(tmp_path)) if how == "as Tune does" else resumed.restore_from_path(tmp_path)
+    try:
+        result = [resumed.train() for _ in range(3)][-1]
+        assert_same(parameters(learner_of(resumed)), parameters(learner_of(algorithm)))
+        ours, theirs = (learner_of(each)._gnts[MODULE].state_dict() for each in (resumed, algorithm))
+        assert_same(ours, theirs)
+        assert sum(layer["replaced"] for layer in ours["layers"].values()) > before > 0
+        steps = "num_env_steps_sampled_lifetime"
+        assert result["env_runners"][steps] == expected["env_runners"][steps] == 6 * 64
+    finally:
+        algorithm.stop()
+        resumed.stop()
+
+
+def test_training_goes_on_when_an_environment_runner_dies(tmp_path: Path) -> None:
+    made = small(config(**OFTEN), dies_at=70, marker=str(tmp_path / "died"))
+    made.env_runners(num_env_runners=2, num_cpus_per_env_runner=0).fault_tolerance(restart_failed_env_runners=True)
+    algorithm = made.build_algo()
+    try:
+        results = [algorithm.train() for _ in range(8)]
+    finally:
+        algorithm.stop()
+    assert (tmp_path / "died").exists()
+    sampled = results[-1]["env_runners"]["num_env_steps_sampled_lifetime"]
+    trained = results[-1]["learners"][MODULE]["num_module_steps_trained_lifetime"]
+    assert sampled == trained / 2  # two epochs: every step that was counted was trained on, and no other
+    assert sampled >= 8 * 64 - 32
+    assert results[-1][WITHOUT_UPDATE] == 0
+
+
+def test_an_iteration_that_samples_nothing_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm = small(config()).env_runners(num_env_runners=0).build_algo()
+    try:
+        algorithm.train()
+        monkeypatch.setattr(ppo, "synchronous_parallel_sample", lambda **_: ([], []))
+        algorithm.training_step()
+        assert "without an update" in caplog.text
+        assert algorithm.metrics.peek(WITHOUT_UPDATE) == 1
+    finally:
+        algorithm.stop()
+
+
+OTHERS = {
+    "dqn": (ContinualDQNConfig, "CartPole-v1", {"num_steps_sampled_before_learning_starts": 32, "train_batch_size": 16}),
+    "sac": (ContinualSACConfig, "Pendulum-v1", {"num_steps_sampled_before_learning_starts": 32, "train_batch_size": 16}),
+    "impala": (ContinualIMPALAConfig, "CartPole-v1", {"train_batch_size_per_learner": 50}),
+    "appo": (ContinualAPPOConfig, "CartPole-v1", {"train_batch_size_per_learner": 50}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_algorithms_replace_units_too(name: str) -> None:
+    kind, environment, training = OTHERS[name]
+    made = kind().environment(environment).training(**training).continual_backprop(replacement_rate=0.02, maturity_threshold=2)
+    made.rl_module(model_config={"fcnet_hiddens": [16, 16]}).debugging(seed=1)
+    made.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=50)
+    distributed = name in ("impala", "appo")
+    made.env_runners(num_env_runners=int(distributed), num_cpus_per_env_runner=0).learners(num_learners=0)
+    algorithm = made.build_algo()
+    try:
+        replaced = 0
+        for _ in range(30 if distributed else 3):
+            result = algorithm.train()
+            replaced += result.get("learners", {}).get(MODULE, {}).get(RESULTS, {}).get("replaced", 0)
+            if distributed and replaced >= 8:
+                break
+        assert replaced >= 8
+        if name == "sac":
+            _check_targets_in_step(learner_of(algorithm))
+    finally:
+        algorithm.stop()
+
+
+def _check_targets_in_step(learner: Any) -> None:
+    """Every unit replaced in the last step has, in the target network, the input weights of its twin."""
+    net = learner.module[MODULE]
+    replaced = 0
+    for layer, units in learner._reports[MODULE].replaced.items():
+        if layer.startswith("qf"):
+            main, target = (net.get_submodule(prefix + layer).weight[units] for prefix in ("", "target_"))
+            # The averaging after the update adds rounding.
+            torch.testing.assert_close(target, main)
+            replaced += len(units)
+    assert replaced or not learner._reports[MODULE].replaced
+
+
+@pytest.mark.slow
+def test_it_learns_to_balance_a_pole() -> None:
+    made = ContinualPPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0, num_envs_per_env_runner=8)
+    made.rl_module(model_config={"fcnet_hiddens": [64, 64]}).debugging(seed=0)
+    made.training(lr=1e-3, train_batch_size_per_learner=1024, minibatch_size=128, num_epochs=6)
+    algorithm = made.continual_backprop(replacement_rate=1e-4, maturity_threshold=100).build_algo()
+    try:
+        best = 0.0
+        for _ in range(25):
+            best = max(best, algorithm.train()["env_runners"]["episode_return_mean"])
+            if best > 120:
+                break
+        assert best > 120  # a random policy gets 22
+        assert sum(learner_of(algorithm)._gnts[MODULE].replaced.values()) > 0
+    finally:
+        algorithm.stop()
