@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     TASK_PERMUTATION = 9
     FRICTION = 10
     MINI_BATCHES = 12
+    EPISODES = 16
 
 
 def words(

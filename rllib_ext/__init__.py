@@ -1,5 +1,8 @@
 """Continual Backprop for RLlib: the Slippery Ant environment and learners with generate-and-test."""
 
 from rllib_ext.config import ContinualPPOConfig
+from rllib_ext.registration import register
 
 __all__ = ["ContinualPPOConfig"]
+
+register()

@@ -13,6 +13,7 @@ from cbp_ray.algorithm.initialization import Distribution, Scheme
 from cbp_ray.algorithm.settings import PRESETS, Settings
 from cbp_ray.algorithm.utility import Utility
 from cbp_ray.errors import InputError
+from rllib_ext.env_runner import SlipperyAlgorithm, slippery
 from rllib_ext.topology import treatable_layers
 
 LOGGER = logging.getLogger(__name__)
@@ -85,6 +86,11 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 self._check_weight_decay()
         return self
 
+    def environment(self, *args: Any, **kwargs: Any) -> Self:
+        """Sets the environment; on `SlipperyAnt-v0`, friction goes by the time-steps of all env runners together."""
+        super().environment(*args, **kwargs)
+        return slippery(self)
+
     def validate(self) -> None:
         self._check_continual_backprop()
         super().validate()
@@ -148,7 +154,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
         raise InputError(f".continual_backprop(...): {reason}; for example {CALL}") from error
 
 
-class ContinualPPO(PPO):
+class ContinualPPO(SlipperyAlgorithm, PPO):
     """PPO that notices when an iteration made no update."""
 
     @classmethod

@@ -21,7 +21,7 @@ class ContinualPPOTorchRLModule(DefaultPPOTorchRLModule):
       distribution, from which generate-and-test draws new units. A layer that `model_config` gives an initializer keeps it.
     - With a Box of actions, the logarithm of the standard deviation is a parameter, the same in all states, and starts at 0.
       `model_config={"free_log_std": False}` makes it an output of the network.
-    - `forward_train` switches to training mode only if it must: doing so visits every submodule.
+    - Training and evaluation mode are switched only where they must: doing so visits every submodule.
 
     Sizes, activations, layer norm and a shared encoder come from `model_config`, as in RLlib:
     `.rl_module(model_config={"fcnet_hiddens": [64], "fcnet_activation": "relu", "vf_share_layers": True})`.
@@ -42,6 +42,16 @@ class ContinualPPOTorchRLModule(DefaultPPOTorchRLModule):
         if not self.training:
             self.train()
         out: dict[str, Any] = self._forward_train(batch, **kwargs)
+        return out
+
+    def forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        forward = super().forward_exploration if self.training else self._forward_exploration
+        out: dict[str, Any] = forward(batch, **kwargs)
+        return out
+
+    def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        forward = super().forward_inference if self.training else self._forward_inference
+        out: dict[str, Any] = forward(batch, **kwargs)
         return out
 
 

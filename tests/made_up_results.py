@@ -32,7 +32,7 @@ def curves(
     """Runs whose error goes in a straight line from `first` to `last`, up to noise and the difficulty of the data."""
     rng = np.random.default_rng(seed)
     line = np.linspace(first, last, bins) * difficulty(runs, bins) * np.exp(noise * rng.normal(size=(runs, bins)))
-    values = {name: np.full((runs, bins), 0.5) for name in METRICS} | {"error": line}
+    values = {name: np.full((runs, bins), 0.5) for name in METRICS["bit_flipping"]} | {"error": line}
     for name, (start, end) in metrics.items():
         values[name] = np.linspace(start, end, bins) + 0.01 * rng.normal(size=(runs, bins))
     return Curves(tuple(range(runs)), np.arange(1, bins + 1) * 20_000, values)
@@ -40,7 +40,8 @@ def curves(
 
 def case(first: float, last: float, *, examples: int = 1_000_000, **settings: Any) -> Case:
     """One made-up case: `case(0.5, 0.9, algorithm={"name": "bp"}, activation="relu")`."""
-    made = {name: settings.pop(name) for name in list(settings) if name in ("runs", "bins", "noise", "seed", *METRICS)}
+    known = ("runs", "bins", "noise", "seed", *METRICS["bit_flipping"])
+    made = {name: settings.pop(name) for name in list(settings) if name in known}
     config = OnlineConfig.make(
         {
             "algorithm": settings.pop("algorithm", {"name": "bp"}),

@@ -126,6 +126,20 @@ class Network:
         gradient = self.backward(2 * (predictions - ys) / predictions.size)
         return gradient, self.inputs[1:], predictions
 
+    def classification_gradient(self, x, label):
+        """Gradient of the cross-entropy for one example; also the hidden outputs h[layer][0] and the outputs."""
+        outputs = self.forward(np.asarray([x], dtype=np.float64))
+        delta = np.exp(outputs) / np.exp(outputs).sum()
+        delta[0, label] -= 1
+        return self.backward(delta), self.inputs[1:], outputs[0]
+
+
+def make_optimizer(config, weight_decay):
+    """From the `optimizer` section of a config."""
+    if config.name == "adam":
+        return Adam(config.step_size, weight_decay, config.betas, config.epsilon)
+    return SGD(config.step_size, weight_decay)
+
 
 class SGD:
     """w ← w - α (g + λ w), for every parameter."""

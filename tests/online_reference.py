@@ -25,12 +25,7 @@ class NaiveRun:
         if algorithm.name == "online_norm":
             norms = [naive.OnlineNorm(n, algorithm.alpha_forward, algorithm.alpha_backward) for n in sizes[1:-1]]
         self.network = naive.Network(weights, [np.zeros(n) for n in sizes[1:]], activation, norms)
-        decay = getattr(algorithm, "weight_decay", 0.0)
-        if config.optimizer.name == "adam":
-            o = config.optimizer
-            self.optimizer = naive.Adam(o.step_size, decay, o.betas, o.epsilon)
-        else:
-            self.optimizer = naive.SGD(config.optimizer.step_size, decay)
+        self.optimizer = naive.make_optimizer(config.optimizer, getattr(algorithm, "weight_decay", 0.0))
         self.gnt = None
         if algorithm.name == "cbp":
             self.gnt = naive.GenerateAndTest(

@@ -27,7 +27,8 @@ LAYERS = (
     {"sweeps"},
     {"results"},
     {"cbp_ray"},
-    {"experiments", "rllib_ext"},
+    {"rllib_ext"},
+    {"experiments"},
     {"problems", "kernels", "algorithm"},
     {"errors", "randomness"},
 )

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -47,6 +47,15 @@ class _Model(BaseModel):
 class BitFlippingConfig(_Model):
     """The Bit-Flipping problem (section 2 of the paper)."""
 
+    defaults: ClassVar[dict[str, Any]] = {
+        "network": {"hidden": (5,), "activation": "tanh"},
+        "examples": 1_000_000,
+        "bin_size": 20_000,
+    }
+    """What an experiment with this problem has where its config says nothing."""
+    outputs: ClassVar[int] = 1
+    """Of the network."""
+
     name: Literal["bit_flipping"] = "bit_flipping"
     """Which problem."""
     inputs: Count = 20
@@ -67,12 +76,83 @@ class BitFlippingConfig(_Model):
         return self
 
 
-class NetworkConfig(_Model):
-    """The learning network: fully connected, linear output."""
+class PermutedMnistConfig(_Model):
+    """Online Permuted MNIST (section 2 of the paper)."""
 
-    hidden: tuple[Count, ...] = Field(default=(5,), min_length=1)
-    """Units in each hidden layer. The kernel engine takes exactly one layer. Algorithm `linear` has none and ignores it."""
-    activation: ActivationName = "tanh"
+    defaults: ClassVar[dict[str, Any]] = {
+        "network": {"hidden": (2000, 2000, 2000), "activation": "relu"},
+        "examples": 800 * 60_000,
+        "bin_size": 60_000,
+    }
+    """What an experiment with this problem has where its config says nothing."""
+    inputs: ClassVar[int] = 784
+    """Pixels per image."""
+    outputs: ClassVar[int] = 10
+    """Of the network: one per class."""
+
+    name: Literal["permuted_mnist"] = "permuted_mnist"
+    """Which problem."""
+    dataset: Literal["mnist", "fashion-mnist"] = "mnist"
+    """Which images."""
+    task_length: Count = 60_000
+    """Examples between two changes of the permutation; the data set has 60,000."""
+
+
+class SlipperyAntConfig(_Model):
+    """Slippery Ant, learned with PPO (section 2 and appendix D of the paper). Its examples are time-steps.
+
+    Algorithm `bp` is PPO, `l2` PPO+L2 and `cbp` Continual PPO.
+    """
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "network": {"hidden": (256, 256), "activation": "tanh"},
+        "examples": 100_000_000,
+        "bin_size": 40_000,
+    }
+    """What an experiment with this problem has where its config says nothing."""
+    inputs: ClassVar[int] = 28
+    """Numbers in an observation."""
+    outputs: ClassVar[int] = 8
+    """Of the policy's network: one per joint."""
+
+    name: Literal["slippery_ant"] = "slippery_ant"
+    """Which problem."""
+    friction_period: Count = 10_000_000
+    """Time-steps between two changes of the friction."""
+    friction_low: Positive = 1e-4
+    """Least friction."""
+    friction_high: Positive = 1e4
+    """Largest friction."""
+    friction_initial: Positive = 1.5
+    """Friction until the first change."""
+    iteration_size: Count = 4096
+    """Time-steps between two updates."""
+    epochs: Count = 10
+    """Passes over the time-steps of an iteration."""
+    minibatch_size: Count = 128
+    """Time-steps per gradient step."""
+    discount: Rate = 0.99
+    """γ."""
+    gae_lambda: Rate = 0.95
+    """λ of the advantage estimates."""
+    clip: Positive = 0.2
+    """How far the ratio of probabilities may leave 1."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.friction_low > self.friction_high:
+            raise ValueError(f"friction_low must be at most friction_high = {self.friction_high}")
+        if self.minibatch_size > self.iteration_size:
+            raise ValueError(f"minibatch_size must be at most iteration_size = {self.iteration_size}")
+        return self
+
+
+class NetworkConfig(_Model):
+    """The learning network: fully connected, linear output. Unset: the problem's own, see its `defaults`."""
+
+    hidden: tuple[Count, ...] = Field(min_length=1)
+    """Units in each hidden layer. For Bit-Flipping the kernel takes exactly one layer. Algorithm `linear` ignores it."""
+    activation: ActivationName
     """Activation of the hidden units; also decides the gain of the initial weights."""
 
 
@@ -163,9 +243,10 @@ class AdamConfig(_Model):
     """ε in the denominator."""
 
 
+DEFAULT_PROBLEM = "bit_flipping"
 Algorithm = Annotated[BP | L2 | OnlineNormalization | ContinualBackprop | Linear, Field(discriminator="name")]
 Optimizer = Annotated[SGD | AdamConfig, Field(discriminator="name")]
-Problem = BitFlippingConfig
+Problem = Annotated[BitFlippingConfig | PermutedMnistConfig | SlipperyAntConfig, Field(discriminator="name")]
 
 
 class OnlineConfig(_Model):
@@ -178,20 +259,56 @@ class OnlineConfig(_Model):
       'overall'
     """
 
-    problem: Problem = BitFlippingConfig()
-    """Where examples come from."""
-    network: NetworkConfig = NetworkConfig()
+    problem: Problem
+    """Where examples come from. Unset: Bit-Flipping."""
+    network: NetworkConfig
     """What learns."""
     algorithm: Algorithm
     """How it learns."""
     optimizer: Optimizer
     """How gradients become steps."""
-    examples: Count = 1_000_000
-    """Length of a run."""
-    bin_size: Count = 20_000
+    examples: Count
+    """Length of a run. Unset: the problem's own, as for the next."""
+    bin_size: Count
     """Examples per recorded point; a last, shorter bin takes what remains."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of the learner."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_defaults(cls, data: Any) -> Any:
+        # Resolved here, so that the config that is saved says everything.
+        if not isinstance(data, Mapping):
+            return data
+        data = dict(data)
+        problem = data.setdefault("problem", {})
+        if isinstance(problem, Mapping):
+            data["problem"] = problem = {"name": DEFAULT_PROBLEM, **problem}
+        name = problem.get("name") if isinstance(problem, Mapping) else getattr(problem, "name", None)
+        model: Any = _by_name("problem").get(str(name))
+        if model is None:
+            return data
+        network = data.get("network", {})
+        if isinstance(network, Mapping):
+            data["network"] = {**model.defaults["network"], **network}
+        return {**{key: value for key, value in model.defaults.items() if key != "network"}, **data}
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Self:
+        if isinstance(self.problem, SlipperyAntConfig):
+            if not isinstance(self.algorithm, BP | L2 | ContinualBackprop):
+                raise ValueError(f"algorithm must be bp, l2 or cbp for slippery_ant, not {self.algorithm.name}")
+            if not isinstance(self.optimizer, AdamConfig):
+                raise ValueError(f"optimizer must be adam for slippery_ant, not {self.optimizer.name}")
+            if (self.optimizer.betas, self.optimizer.epsilon) != ((0.9, 0.999), 1e-8):
+                raise ValueError("optimizer must have the default betas and epsilon for slippery_ant")
+            if self.network.activation not in ("tanh", "relu", "elu", "swish"):
+                raise ValueError(
+                    f"network.activation must be tanh, relu, elu or swish for slippery_ant, not {self.network.activation}"
+                )
+            if self.dtype != "float32":
+                raise ValueError("dtype must be float32 for slippery_ant")
+        return self
 
     @classmethod
     def make(cls, config: "Mapping[str, Any] | OnlineConfig") -> "OnlineConfig":
@@ -214,6 +331,7 @@ class OnlineConfig(_Model):
 
 
 _CHOSEN_BY_NAME: dict[str, tuple[type[BaseModel], ...]] = {
+    "problem": (BitFlippingConfig, PermutedMnistConfig, SlipperyAntConfig),
     "algorithm": (BP, L2, OnlineNormalization, ContinualBackprop, Linear),
     "optimizer": (SGD, AdamConfig),
 }
@@ -261,6 +379,5 @@ def _model_at(location: list[str], config: Any) -> type[BaseModel]:
         return OnlineConfig
     section = location[0]
     if section in _CHOSEN_BY_NAME:
-        return _by_name(section)[config[section]["name"]]
-    others: dict[str, type[BaseModel]] = {"network": NetworkConfig, "problem": BitFlippingConfig}
-    return others[section]
+        return _by_name(section)[config[section].get("name", DEFAULT_PROBLEM)]
+    return NetworkConfig

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pyarrow
 
+PERFORMANCE = ("error", "accuracy", "episode_return")
+"""The metric that a problem is judged by: the first of these that it has."""
+
 
 @dataclass(frozen=True)
 class Curves:
@@ -25,17 +28,27 @@ class Curves:
         return self.metrics[metric]
 
     @property
+    def performance(self) -> str:
+        """Name of the metric that the problem is judged by."""
+        return next((name for name in PERFORMANCE if name in self.metrics), next(iter(self.metrics)))
+
+    @property
     def error(self) -> NDArray[np.float64]:
         """[seeds, bins]."""
         return self.metrics["error"]
 
-    def mean(self, metric: str = "error") -> NDArray[np.float64]:
-        """Mean over the seeds, [bins]."""
-        return np.asarray(self.metrics[metric].mean(axis=0))
+    @property
+    def accuracy(self) -> NDArray[np.float64]:
+        """[seeds, bins]."""
+        return self.metrics["accuracy"]
 
-    def standard_error(self, metric: str = "error") -> NDArray[np.float64]:
+    def mean(self, metric: str | None = None) -> NDArray[np.float64]:
+        """Mean over the seeds, [bins]; without a name, of the metric that the problem is judged by."""
+        return np.asarray(self.metrics[metric or self.performance].mean(axis=0))
+
+    def standard_error(self, metric: str | None = None) -> NDArray[np.float64]:
         """Standard error of that mean, [bins]; not a number for a single seed."""
-        values, count = self.metrics[metric], len(self.seeds)
+        values, count = self.metrics[metric or self.performance], len(self.seeds)
         if count < 2:
             return np.full(values.shape[1], np.nan)
         return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(count))
@@ -44,7 +57,7 @@ class Curves:
         """One row per run and bin: seed, bin, examples, and a column per metric."""
         import pyarrow
 
-        count, bins = self.error.shape
+        count, bins = len(self.seeds), len(self.examples)
         columns = {
             "seed": np.repeat(np.array(self.seeds, dtype=np.uint64), bins),
             "bin": np.tile(np.arange(bins), count),

@@ -7,7 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import AdamConfig, ContinualBackprop, Linear, OnlineConfig, OnlineNormalization
+from cbp_ray.experiments.config import (
+    AdamConfig,
+    BitFlippingConfig,
+    ContinualBackprop,
+    Linear,
+    OnlineConfig,
+    OnlineNormalization,
+)
 from cbp_ray.experiments.engine import HIDDEN_METRICS, Arrays, Metrics, check_complete
 from cbp_ray.experiments.initial_weights import bound, initial_weights
 from cbp_ray.kernels import bit_stream
@@ -137,6 +144,7 @@ class Block:
         self._initialize(config, seeds)
 
         p = config.problem
+        assert isinstance(p, BitFlippingConfig)
         self.problem = p
         settings = p.model_dump(exclude={"name"})
         self._problems = [BitFlipping(seed, **settings) for seed in seeds]

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +11,19 @@ from pydantic import ValidationError
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import Checkpoint
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import OnlineConfig, PermutedMnistConfig
 from cbp_ray.experiments.curves import Curves
-from cbp_ray.experiments.engine import METRICS, Engine, Metrics, check_complete
+from cbp_ray.experiments.engine import Engine, Metrics, check_complete, metrics_of
 from cbp_ray.problems.checks import SEEDS, whole_number
 
-EngineName = Literal["kernel", "torch"]
+EngineName = Literal["kernel", "torch", "rllib"]
 FORMAT = 1
 """Version of the checkpoints."""
 
 STATE = "state/"
+
+ENGINES: dict[str, Callable[[OnlineConfig, tuple[int, ...]], Engine]] = {}
+"""Engines from elsewhere: `import rllib_ext` puts `rllib` here."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def iterate_online(
     Args:
       config: a mapping or an `OnlineConfig`.
       seeds: one run each; a run does not depend on which others there are.
-      engine: `kernel` (fast) or `torch` (the reference).
+      engine: `kernel` (fast), `torch` (the reference), or `rllib` (Slippery Ant).
       state: a checkpoint of the same config, seeds and engine to go on from.
 
     Yields:
@@ -86,7 +89,7 @@ def run_online(
     Args:
       config: a mapping or an `OnlineConfig`.
       seeds: one run each.
-      engine: `kernel` (fast) or `torch` (the reference).
+      engine: `kernel` (fast), `torch` (the reference), or `rllib` (Slippery Ant).
       progress: called after every bin.
       state: a checkpoint to go on from; the curves then begin after it.
 
@@ -98,9 +101,9 @@ def run_online(
       >>> run_online(config, seeds=range(2), engine="kernel").error.shape
       (2, 2)
     """
-    seeds = check_seeds(seeds)
+    config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     examples: list[int] = []
-    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in METRICS}
+    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in metrics_of(config)}
     for point in iterate_online(config, seeds, engine, state):
         examples.append(point.examples)
         for name, values in point.metrics.items():
@@ -126,8 +129,14 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
 
 
 def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
+    if engine in get_args(EngineName):
+        check_engine(config, engine)
     # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
     if engine == "kernel":
+        if isinstance(config.problem, PermutedMnistConfig):
+            from cbp_ray.experiments.mnist_engine import MnistKernelEngine
+
+            return MnistKernelEngine(config, seeds)
         from cbp_ray.experiments.kernel_engine import KernelEngine
 
         return KernelEngine(config, seeds)
@@ -135,7 +144,21 @@ def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
         from cbp_ray.experiments.torch_engine import TorchEngine
 
         return TorchEngine(config, seeds)
-    raise InputError(f"engine: must be 'kernel' or 'torch', got {engine!r}; use 'kernel'")
+    if engine in ENGINES:
+        return ENGINES[engine](config, seeds)
+    hint = "import rllib_ext first" if engine == "rllib" else "use 'kernel'"
+    raise InputError(f"engine: must be 'kernel', 'torch' or 'rllib', got {engine!r}; {hint}")
+
+
+def check_engine(config: OnlineConfig, engine: str) -> None:
+    """Refuses an engine that has no such problem.
+
+    Raises:
+      InputError: that says which has.
+    """
+    if (engine == "rllib") != (config.problem.name == "slippery_ant"):
+        right = "'rllib'" if config.problem.name == "slippery_ant" else "'kernel' or 'torch'"
+        raise InputError(f"engine: must be {right} for {config.problem.name}, got {engine!r}; change it")
 
 
 def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin]:

@@ -1,85 +1,28 @@
 """`engine="torch"`: the reference. One run after the other, example by example, through `cbp_ray.algorithm`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cbp_ray.algorithm import Adam, GenerateAndTest, OnlineNorm, initialize
-from cbp_ray.experiments.config import AdamConfig, ContinualBackprop, Linear, OnlineConfig, OnlineNormalization
-from cbp_ray.experiments.engine import HIDDEN_METRICS, METRICS, Arrays, Metrics, check_complete
+from cbp_ray.experiments.config import BitFlippingConfig, OnlineConfig, PermutedMnistConfig
+from cbp_ray.experiments.engine import HIDDEN_METRICS, Arrays, Metrics, check_complete, metrics_of
+from cbp_ray.experiments.torch_learner import Learner
+from cbp_ray.experiments.torch_mnist import MnistRun
 from cbp_ray.problems.bit_flipping import BitFlipping
 
 SATURATION = 0.9
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "elu": nn.ELU,
-    "swish": nn.SiLU,
-}
 
 
-def build_network(config: OnlineConfig, seed: int) -> nn.Sequential:
-    """The learner of one run, at its initial weights."""
-    algorithm, dtype = config.algorithm, getattr(torch, config.dtype)
-    sizes = [config.problem.inputs, *(() if isinstance(algorithm, Linear) else config.network.hidden)]
-    modules: list[nn.Module] = []
-    for fan_in, units in pairwise(sizes):
-        modules.append(nn.Linear(fan_in, units))
-        if isinstance(algorithm, OnlineNormalization):
-            modules.append(OnlineNorm(units, algorithm.alpha_forward, algorithm.alpha_backward))
-        modules.append(ACTIVATIONS[config.network.activation]())
-    model = nn.Sequential(*modules, nn.Linear(sizes[-1], 1)).to(dtype)
-    initialize(model, "kaiming", activation=config.network.activation, seed=seed)
-    return model
-
-
-class Run:
-    """One learner and its problem."""
+class Run(Learner):
+    """One learner and its Bit-Flipping problem."""
 
     def __init__(self, config: OnlineConfig, seed: int) -> None:
+        assert isinstance(config.problem, BitFlippingConfig)
+        super().__init__(config, seed, config.problem.inputs, nn.functional.mse_loss)
         self.problem = BitFlipping(seed, **config.problem.model_dump(exclude={"name"}))
-        self.dtype = getattr(torch, config.dtype)
-        self.model = build_network(config, seed)
-        algorithm, optimizer = config.algorithm, config.optimizer
-        weight_decay = float(getattr(algorithm, "weight_decay", 0.0))
-        self.optimizer: torch.optim.Optimizer
-        if isinstance(optimizer, AdamConfig):
-            self.optimizer = Adam(
-                self.model.parameters(), optimizer.step_size, optimizer.betas, optimizer.epsilon, weight_decay
-            )
-        else:
-            self.optimizer = torch.optim.SGD(self.model.parameters(), optimizer.step_size, weight_decay=weight_decay)
-        self.gnt: GenerateAndTest | None = None
-        if isinstance(algorithm, ContinualBackprop):
-            self.gnt = GenerateAndTest(
-                self.model,
-                self.optimizer,
-                algorithm.replacement_rate,
-                algorithm.maturity_threshold,
-                algorithm.decay_rate,
-                algorithm.utility,
-                algorithm.preset,
-                seed,
-                replacement=algorithm.replacement,
-            )
-        self.activations = [m for m in self.model if isinstance(m, tuple(ACTIVATIONS.values()))]
-        self.examples = 0
-
-    def learn(self, x: Tensor, y: Tensor) -> Tensor:
-        """One example [1, m], [1, 1]: predict, update, generate and test. Returns the squared error before the update."""
-        self.optimizer.zero_grad()
-        loss: Tensor = (self.model(x) - y).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        if self.gnt is not None:
-            self.gnt.step()
-        return loss.detach()
 
     def advance(self, examples: int) -> dict[str, float]:
         """Learns from the next examples; the metrics over them."""
@@ -87,15 +30,14 @@ class Run:
         xs, ys = torch.from_numpy(inputs).to(self.dtype), torch.from_numpy(targets).to(self.dtype)
         outputs: list[Tensor] = []
         hooks = [module.register_forward_hook(lambda _m, _i, h: outputs.append(h.detach())) for module in self.activations]
-        first = self.model[0]
-        assert isinstance(first, nn.Linear)
-        replaced, nonfinite = self._counts()
+        first, last = self.layers[0], self.layers[-1]
+        replaced, nonfinite = self.replacements()
         error = saturated = gradient = 0.0
         largest = [torch.zeros(0, dtype=self.dtype)] * len(self.activations)
-        units = sum(m.out_features for m in self.model if isinstance(m, nn.Linear)) - 1
+        units = sum(layer.out_features for layer in self.layers) - 1
         for t in range(examples):
             outputs.clear()
-            error += float(self.learn(xs[t : t + 1], ys[t : t + 1, None]))
+            error += float(self.learn(xs[t : t + 1], ys[t : t + 1, None])[1])
             assert first.weight.grad is not None
             gradient += float(first.weight.grad.abs().mean())
             for layer, h in enumerate(outputs):
@@ -105,9 +47,7 @@ class Run:
         for hook in hooks:
             hook.remove()
         self.examples += examples
-        last = self.model[-1]
-        assert isinstance(last, nn.Linear)
-        replaced_now, nonfinite_now = self._counts()
+        replaced_now, nonfinite_now = self.replacements()
         metrics = {
             "error": error / examples,
             "input_weight_magnitude": float(first.weight.detach().abs().mean()),
@@ -120,25 +60,20 @@ class Run:
         }
         return metrics if units else metrics | dict.fromkeys(HIDDEN_METRICS, np.nan)
 
-    def _counts(self) -> tuple[int, int]:
-        if self.gnt is None:
-            return 0, 0
-        return sum(self.gnt.replaced.values()), sum(self.gnt.nonfinite.values())
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict()["state"],
-            "gnt": self.gnt.state_dict() if self.gnt else {},
-        }
+class OneRun(Protocol):
+    """What the engine needs of a run, whatever its problem."""
 
-    def load_state(self, state: Mapping[str, Any], examples: int) -> None:
-        self.model.load_state_dict(state["model"])
-        # The groups hold settings only, which the config has given already.
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]})
-        if self.gnt is not None:
-            self.gnt.load_state_dict(state["gnt"])
-        self.examples = examples
+    def advance(self, examples: int) -> dict[str, float]: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load_state(self, state: Mapping[str, Any], examples: int) -> None: ...
+
+
+def make_run(config: OnlineConfig, seed: int) -> OneRun:
+    """The run of one seed."""
+    return MnistRun(config, seed) if isinstance(config.problem, PermutedMnistConfig) else Run(config, seed)
 
 
 class TorchEngine:
@@ -146,18 +81,18 @@ class TorchEngine:
 
     def __init__(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
         self._config = config
-        self._runs = [Run(config, seed) for seed in seeds]
+        self._runs = [make_run(config, seed) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
         bins = [run.advance(examples) for run in self._runs]
-        return {name: np.array([b[name] for b in bins]) for name in METRICS}
+        return {name: np.array([b[name] for b in bins]) for name in metrics_of(self._config)}
 
     def state(self) -> Arrays:
         return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in _flatten(run.state())}
 
     def load_state(self, state: Arrays, examples: int) -> None:
         # Optimizers make their state at the first step.
-        example = Run(self._config, seed=0)
+        example = make_run(self._config, seed=0)
         example.advance(1)
         names = [name for name, _ in _flatten(example.state())]
         check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])

@@ -38,8 +38,8 @@ LIMIT_SINGLE, LIMIT_DOUBLE = 87.0, 708.0
 
 
 @njit(forceinline=True)
-def exp_minus_one(x: Any) -> Any:
-    """e^x - 1, with x clamped to ±87 (float32) or ±708 (float64). Not-a-number stays so."""
+def _reduced_exponential(x: Any) -> Any:
+    """2^k and q with e^x = 2^k (q + 1)."""
     limit = LIMIT_SINGLE if is_single(x) else LIMIT_DOUBLE
     x = where_greater(x, limit, limit, x)
     x = where_greater(-limit, x, -limit, x)
@@ -61,9 +61,22 @@ def exp_minus_one(x: Any) -> Any:
     q = multiply_add(r, q, 1 / 6)
     q = multiply_add(r, q, 1 / 2)
     q = multiply_add(r * r, q, r)
-    # 2^k (q + 1) - 1, summed so that nothing cancels near x = 0.
-    scale = times_power_of_two(spread(1.0, x), k)
+    return times_power_of_two(spread(1.0, x), k), q
+
+
+@njit(forceinline=True)
+def exp_minus_one(x: Any) -> Any:
+    """e^x - 1, with x clamped to ±87 (float32) or ±708 (float64). Not-a-number stays so."""
+    scale, q = _reduced_exponential(x)
+    # Summed so that nothing cancels near x = 0.
     return multiply_add(scale, q, scale - 1.0)
+
+
+@njit(forceinline=True)
+def exponential(x: Any) -> Any:
+    """e^x, clamped alike."""
+    scale, q = _reduced_exponential(x)
+    return multiply_add(scale, q, scale)
 
 
 @njit(forceinline=True)

@@ -13,10 +13,20 @@ KERNELS = Path(__file__).parent
 RANDOMNESS = KERNELS.parent / "randomness.py"
 
 
+UNCOUNTED = {"_nrt": False}
+"""For functions that allocate nothing: Numba then counts no references, which would cost more than a small network's step."""
+
+inlined = njit(forceinline=True, **UNCOUNTED)
+"""Decorator of the parts of a kernel that become part of their caller."""
+
+separate = njit(**UNCOUNTED)
+"""Decorator of parts that run rarely and stay functions."""
+
+
 def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`njit(cache=True, **options)` with `source_fingerprint` in the cache's key; without a cache where no directory can be
     written, neither beside the source nor of the user."""
-    compiled = njit(**options)(function)
+    compiled = njit(function, **options)
     try:
         # What `cache=True` does, with another class.
         compiled._cache = _Cache(function)

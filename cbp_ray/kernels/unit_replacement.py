@@ -90,7 +90,7 @@ def replace_where_due(state: Any, scratch: Any, choices: Any, numbers: Any, unit
         seed, number = state.seed[0, lane], np.uint64(state.replaced[0, lane])
         for i in range(units):
             if choices.utility == RANDOM:
-                u_hat[i] = uniform(seed, RANDOM_UTILITY, number, i)
+                u_hat[i] = uniform(seed, RANDOM_UTILITY, number, ZERO, i)
             else:
                 u = scratch.utility_before[i, lane] if choices.lagged else state.utility[i, lane]
                 u_hat[i] = u / state.correction[i, lane]  # Equation 7
@@ -123,7 +123,7 @@ def replace_unit(state: Any, choices: Any, numbers: Any, units: int, inputs: int
         state.parameters[units * unit_rows, lane] += state.parameters[out, lane] * f_hat
     number = np.uint64(state.replaced[0, lane])
     for j in range(inputs):
-        draw = uniform(state.seed[0, lane], NEW_UNIT, number, j)
+        draw = uniform(state.seed[0, lane], NEW_UNIT, number, ZERO, j)
         state.parameters[row + j, lane] = numbers.bound * (2.0 * draw - 1.0)
     state.parameters[row + inputs, lane] = 0.0
     state.parameters[out, lane] = 0.0
@@ -142,9 +142,9 @@ def replace_unit(state: Any, choices: Any, numbers: Any, units: int, inputs: int
 
 
 @njit
-def uniform(seed: Any, purpose: Any, number: Any, word: int) -> float:
-    """Number `word` of `randomness.uniforms(seed, purpose, …, address=(number, 0, 0))`: the hidden layer is layer 0."""
-    block = philox_block(seed, purpose, np.uint64(word // 4), number, ZERO, ZERO)
+def uniform(seed: Any, purpose: Any, number: Any, layer: Any, word: int) -> float:
+    """Number `word` of `randomness.uniforms(seed, purpose, …, address=(number, layer, 0))`."""
+    block = philox_block(seed, purpose, np.uint64(word // 4), number, layer, ZERO)
     k = word % 4
     raw = block[0] if k == 0 else block[1] if k == 1 else block[2] if k == 2 else block[3]
     return np.float64(raw >> MANTISSA_SHIFT) * UNIT_SCALE

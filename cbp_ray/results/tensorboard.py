@@ -29,9 +29,6 @@ from cbp_ray.results.store import Store
 FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."
 HEAD = f"{PREFIX}head-"
-PERFORMANCE = ("error", "accuracy", "episode_return")
-"""The metric that a problem is judged by; it gets the band and the tab for hyper-parameters."""
-
 Settings = dict[str, str | float | bool]
 
 
@@ -76,7 +73,7 @@ class Boards:
         It is a second file in the run of the first configuration: a run of its own would be the 501st of 500 configurations,
         and from there on TensorBoard shows no run until somebody ticks it.
         """
-        content = encode(_head_events(performance(curves), self._columns))
+        content = encode(_head_events(curves.performance, self._columns))
         name, folder = f"{HEAD}{hashlib.sha256(content).hexdigest()[:16]}", self._run(next(iter(self._labels)))
         old = [found for found in folder.names() if found.startswith(HEAD)]
         if name not in old:
@@ -111,11 +108,6 @@ def write_image(store: Store, name: str, png: bytes) -> None:
     for other in old:
         if other != new:
             folder.remove(other)
-
-
-def performance(curves: Curves) -> str:
-    """Which metric the problem is judged by."""
-    return next((name for name in PERFORMANCE if name in curves.metrics), next(iter(curves.metrics)))
 
 
 def labels(configurations: Sequence[tuple[str, OnlineConfig]], engine: str) -> dict[str, str]:
@@ -171,7 +163,7 @@ def encode(events: Iterable[event_pb2.Event]) -> bytes:
 
 def _run_events(curves: Curves, settings: Settings) -> Iterable[event_pb2.Event]:
     yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings, start_time_secs=0))
-    judged = performance(curves)
+    judged = curves.performance
     band = mean_interval(curves[judged])
     columns = {f"{judged}/mean": band.mean, f"{judged}/lower": band.lower, f"{judged}/upper": band.upper}
     columns |= {f"diagnostics/{name}": curves.mean(name) for name in curves.metrics if name != judged}

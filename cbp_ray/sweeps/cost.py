@@ -14,6 +14,11 @@ LANE_WEIGHTS = 5 * 20
 TORCH_SECONDS = 400e-6
 """Per example and run of a small network: the price of a few dozen torch calls."""
 
+RLLIB_SECONDS = 1 / 700
+"""Per time-step of Slippery Ant: physics, policy and ten epochs of updates with the paper's networks."""
+RLLIB_BYTES = 700e6
+"""Of a worker with torch, RLlib and a run of it."""
+
 WEIGHT_SECONDS = 1.2e-10
 """Per example, run and weight of a large network that is updated weight by weight."""
 
@@ -38,6 +43,8 @@ def lanes(config: OnlineConfig, engine: str) -> int:
 
 def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
     """Estimated time of so many runs on one core."""
+    if engine == "rllib":
+        return runs * config.examples * RLLIB_SECONDS
     size = weights(config)
     if lanes(config, engine) > 1:
         whole = math.ceil(runs / LANES) * LANES
@@ -49,6 +56,8 @@ def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
 
 def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:
     """Estimated memory of a worker that advances so many runs together."""
+    if engine == "rllib":
+        return PROCESS_BYTES + runs * RLLIB_BYTES
     whole = math.ceil(runs / lanes(config, engine)) * lanes(config, engine)
     curves = whole * config.bins * 10 * 8
     return PROCESS_BYTES + whole * weights(config) * 8 * STATE_ARRAYS + curves

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.online import EngineName, check_seeds, iterate_online
+from cbp_ray.experiments.online import EngineName, check_engine, check_seeds, iterate_online
 from cbp_ray.results.keys import config_key
 from cbp_ray.sweeps.document import Document, apply_overrides, merge, read
 from cbp_ray.sweeps.grid import expand
@@ -232,8 +232,11 @@ def _check_engine(configurations: tuple[Configuration, ...], engine: EngineName,
     asked = set()
     for configuration in configurations:
         config = configuration.config
+        check_engine(config, engine)
         unusual = (config.problem.name, config.algorithm.name, config.network)
-        if engine == "torch" or len(config.network.hidden) == 1 or unusual in asked:
+        # The MLP kernel of Permuted MNIST takes any network, and asking would fetch the data.
+        any_network = engine != "kernel" or config.problem.name == "permuted_mnist"
+        if any_network or len(config.network.hidden) == 1 or unusual in asked:
             continue
         asked.add(unusual)
         try:

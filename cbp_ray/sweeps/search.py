@@ -11,9 +11,8 @@ from ray.tune.search import ConcurrencyLimiter, Searcher, create_searcher
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engine import METRICS
+from cbp_ray.experiments.engine import metrics_of
 from cbp_ray.results.store import Block, Store
-from cbp_ray.results.tensorboard import PERFORMANCE
 from cbp_ray.sweeps.definition import Sweep, TuneSettings
 from cbp_ray.sweeps.trainable import BLOCK, pack
 
@@ -34,9 +33,11 @@ def check_search(sweep: Sweep) -> None:
     assert settings is not None
     if len(sweep.configurations) == 0:
         raise InputError("groups: must have a configuration to search from, got none; add one")
-    known = {*METRICS, *PERFORMANCE}
-    if settings.metric not in known:
-        raise InputError(f"tune.metric: must be one of {', '.join(sorted(known))}, got {settings.metric!r}; use error")
+    for configuration in sweep.configurations:
+        known = metrics_of(configuration.config)
+        if settings.metric not in known:
+            first = next(iter(known))
+            raise InputError(f"tune.metric: must be one of {', '.join(sorted(known))}, got {settings.metric!r}; use {first}")
     for path, domain in settings.space.items():
         _domain(path, domain)
     rng = np.random.default_rng(0)

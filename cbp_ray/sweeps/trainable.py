@@ -101,6 +101,8 @@ class Work:
         if not self.already:
             if block.engine == "kernel":
                 compile_once(block.config)
+            elif block.engine == "rllib":
+                import rllib_ext  # noqa: F401  (brings the engine)
             self.bins = self._iterate()
         self.resumed_examples = self.examples[-1] if self.examples else 0
 

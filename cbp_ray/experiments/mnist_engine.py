@@ -1,0 +1,172 @@
+"""`engine="kernel"` for Permuted MNIST: one run after the other through the sparse MLP kernel, on the calling thread."""
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments import representation
+from cbp_ray.experiments.config import SGD, Linear, OnlineConfig, PermutedMnistConfig
+from cbp_ray.experiments.engine import Arrays, Metrics, check_complete, layer_metrics, metrics_of
+from cbp_ray.experiments.initial_weights import bound, initial_weights
+from cbp_ray.experiments.kernel_engine import choices_of, numbers_of
+from cbp_ray.kernels.mlp import specialised_classifier
+from cbp_ray.kernels.mlp_state import (
+    State,
+    Stream,
+    Total,
+    make_layout,
+    make_stream,
+    matrix,
+    new_scratch,
+    new_state,
+    of_level,
+)
+from cbp_ray.problems.mnist_files import Images, load
+from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnist
+
+LARGEST_DECAY = 0.9
+"""Of αλ: the kernel divides by a product of 1 - αλ."""
+
+Classifier = Callable[..., None]
+
+
+class MnistKernelEngine:
+    """Any number of runs.
+
+    Args:
+      config: of the experiment.
+      seeds: one run each.
+      images: instead of the config's data set, for tests.
+      classifier: instead of the one compiled for this config, for tests.
+    """
+
+    def __init__(
+        self,
+        config: OnlineConfig,
+        seeds: Sequence[int],
+        images: Images | None = None,
+        classifier: Classifier | None = None,
+    ) -> None:
+        assert isinstance(config.problem, PermutedMnistConfig)
+        decay = config.optimizer.step_size * float(getattr(config.algorithm, "weight_decay", 0.0))
+        if isinstance(config.optimizer, SGD) and decay > LARGEST_DECAY:
+            raise InputError(
+                f"algorithm.weight_decay: times optimizer.step_size, must be at most {LARGEST_DECAY} for the kernel, "
+                f"got {decay}; use less, or engine='torch'"
+            )
+        stream = _stream(config.problem.dataset) if images is None else make_stream(images.images, images.labels)
+        images = load(config.problem.dataset) if images is None else images
+        classifier = classifier or specialised_classifier(choices_of(config))
+        self._config = config
+        self.runs = [MnistKernelRun(config, seed, images, stream, classifier) for seed in seeds]
+
+    def advance(self, examples: int) -> Metrics:
+        bins = [run.advance(examples) for run in self.runs]
+        return {name: np.array([b[name] for b in bins]) for name in metrics_of(self._config)}
+
+    def state(self) -> Arrays:
+        arrays = ((f"{k}/{name}", getattr(run.state, name)) for k, run in enumerate(self.runs) for name in State._fields)
+        return {name: array.copy() for name, array in arrays}
+
+    def load_state(self, state: Arrays, examples: int) -> None:
+        check_complete(state, [f"{k}/{name}" for k in range(len(self.runs)) for name in State._fields])
+        for k, run in enumerate(self.runs):
+            for name in State._fields:
+                getattr(run.state, name)[...] = state[f"{k}/{name}"]
+            run.examples = examples
+
+
+@functools.cache
+def _stream(dataset: str) -> Stream:
+    data = load(dataset)
+    return make_stream(data.images, data.labels)
+
+
+class MnistKernelRun:
+    """One network and its problem."""
+
+    def __init__(self, config: OnlineConfig, seed: int, images: Images, stream: Stream, classifier: Classifier) -> None:
+        assert isinstance(config.problem, PermutedMnistConfig)
+        self.problem = PermutedMnist(seed, images, config.problem.task_length)
+        self.config, self.choices, self.numbers = config, choices_of(config), numbers_of(config)
+        self.dtype, self.stream, self.classifier = np.dtype(config.dtype), stream, classifier
+        hidden = () if isinstance(config.algorithm, Linear) else config.network.hidden
+        sizes = [self.problem.inputs, *hidden, config.problem.outputs]
+        self.layout = make_layout(sizes)
+        self.state = new_state(self.layout, self.dtype, seed, adam=self.choices.adam)
+        self.scratch = new_scratch(self.layout, self.dtype)
+        self.layers = len(sizes) - 1
+        kinds = [config.network.activation] * len(hidden) + ["linear"]
+        for layer, (fan_in, units) in enumerate(pairwise(sizes)):
+            matrix(self.state.weights, self.layout, layer)[...] = initial_weights(seed, layer, units, fan_in, kinds[layer]).T
+        self.bounds = np.array([bound(fan_in, kind) for fan_in, kind in zip(sizes, kinds, strict=False)])
+        self.shades = (np.arange(WHITE + 1) / WHITE).astype(self.dtype)
+        self.examples = 0
+
+    def weights(self, layer: int) -> NDArray[Any]:
+        """[inputs, outputs] of a weight layer, as they are."""
+        return np.asarray(matrix(self.state.weights, self.layout, layer) * self.dtype.type(self.state.scale[layer]))
+
+    def learn(self, examples: int) -> None:
+        """Learns from the next examples and counts in `state.totals`."""
+        end = self.examples + examples
+        while self.examples < end:
+            task, within = divmod(self.examples, self.problem.task_length)
+            count = min(self.problem.task_length - within, end - self.examples)
+            self.classifier(
+                self.state,
+                self.layout,
+                self.scratch,
+                self.stream,
+                self.problem.order(task, within, count),
+                self.problem.permutation(task),
+                self.shades,
+                self.bounds,
+                self.choices,
+                self.numbers,
+            )
+            self.examples += count
+
+    def advance(self, examples: int) -> dict[str, float]:
+        """Learns from the next examples; the metrics over them."""
+        totals = self.state.totals
+        totals[...] = 0
+        self.learn(examples)
+        weights = [self.weights(layer) for layer in range(self.layers)]
+        return {
+            "accuracy": totals[Total.RIGHT] / examples,
+            "loss": totals[Total.LOSS] / examples,
+            **layer_metrics([float(np.abs(w).mean(dtype=np.float64)) for w in weights], self._describe(weights)),
+            "replacements": float(totals[Total.REPLACED]),
+            "nonfinite_utilities": float(totals[Total.NONFINITE]),
+        }
+
+    def _describe(self, weights: list[NDArray[Any]]) -> list[representation.Representation]:
+        """The hidden layers on held examples of the latest task."""
+        task = (self.examples - 1) // self.problem.task_length
+        held = self.problem.permuted(self.problem.data.held_images[: representation.HELD_EXAMPLES], task)
+        x: NDArray[Any] = self.shades[held]
+        found = []
+        for level in range(1, self.layers):
+            bias, *norm = (
+                of_level(array, self.layout, level)
+                for array in (
+                    self.state.bias,
+                    self.state.mean,
+                    self.state.variance,
+                    self.state.gain,
+                    self.state.shift,
+                )
+            )
+            x = representation.matrix_product(x, weights[level - 1]) + bias
+            if self.choices.normalized:
+                mean, variance, gain, shift = norm
+                x = (x - mean) / np.sqrt(variance + self.dtype.type(self.numbers.norm_epsilon)) * gain + shift
+            x = representation.ACTIVATIONS[self.config.network.activation](x)
+            found.append(representation.describe(x))
+        return found

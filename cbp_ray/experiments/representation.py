@@ -1,0 +1,63 @@
+"""What a hidden layer's outputs on held examples say about it: dead units, stable rank, effective rank."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+HELD_EXAMPLES = 2000
+"""Images of the test set, as they look in the task of the bin's last example."""
+
+RANK_TOLERANCE = 1e-12
+"""Squares of singular values below this part of the largest are rounding errors of the Gram matrix."""
+
+ACTIVATIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "leaky_relu": lambda x: np.where(x > 0, x, x.dtype.type(0.01) * x),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+class Representation(NamedTuple):
+    """Of one layer."""
+
+    dead: float
+    """Fraction of units whose output is 0 on every held example."""
+    stable_rank: float
+    """Σσ² / max σ² of the outputs' singular values σ."""
+    effective_rank: float
+    """exp of the entropy of σ / Σσ (Roy and Vetterli 2007)."""
+
+
+def describe(outputs: NDArray[Any]) -> Representation:
+    """Of outputs [examples, units]. A layer of dead units has rank 0; one that is not finite, not-a-number."""
+    h = outputs.astype(np.float64)
+    dead = float((h == 0).all(axis=0).mean())
+    if not np.isfinite(h).all():
+        return Representation(dead, np.nan, np.nan)
+    gram = matrix_product(h.T, h) if h.shape[1] <= h.shape[0] else matrix_product(h, h.T)
+    with _libraries().limit(limits=1, user_api="blas"):
+        squares = np.linalg.eigvalsh(gram)
+    largest = squares[-1]
+    if largest <= 0:
+        return Representation(dead, 0.0, 0.0)
+    squares = squares[squares > RANK_TOLERANCE * largest] / largest
+    share = np.sqrt(squares) / np.sqrt(squares).sum()
+    return Representation(dead, float(squares.sum()), float(np.exp(-(share * np.log(share)).sum())))
+
+
+def matrix_product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """a @ b on one thread: the order of additions, and with it the last bits, must not depend on the number of cores."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        return np.asarray(a @ b)
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()

@@ -1,0 +1,206 @@
+"""What one deep network is to the kernel: flat arrays, and where each layer is in them.
+
+Level 0 is the input and level k the output of weight layer k - 1; the last level is the network's output. Every level owns
+`padded(size)` places in each array "by unit", from `Layout.unit[k]` on. Weight layer l is a matrix [inputs, outputs], row by
+row, so that an input that is 0 skips a row; its rows are padded to whole vectors, and one spare row of zeros behind the last
+stands in where four rows are taken at a time and fewer are left.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbp_ray.kernels.vectors import VECTOR, aligned_flat, padded
+
+Array = np.ndarray[Any, Any]
+ROWS = 4
+"""Rows that are taken at a time."""
+
+
+class Layout(NamedTuple):
+    """Where things are; all int64."""
+
+    size: Array
+    """[levels]: units."""
+    unit: Array
+    """[levels + 1]: first place by unit."""
+    weight: Array
+    """[layers + 1]: first place in `weights`."""
+    stride: Array
+    """[layers]: places per row."""
+    active: Array
+    """[levels]: first place in the lists of active units."""
+
+
+class State(NamedTuple):
+    """Everything that a run remembers. Flat arrays, see the module's docstring; "unit" means by unit."""
+
+    weights: Array
+    """The weights divided by their layer's `scale`."""
+    scale: Array
+    """[layers] float64: with SGD, weight decay shrinks this number instead of every weight."""
+    first: Array
+    second: Array
+    """Adam's moments of the weights (one place if there is no Adam)."""
+    bias: Array
+    bias_first: Array
+    bias_second: Array
+    """Unit."""
+    correction_1: Array
+    correction_2: Array
+    """Unit: 1 - β₁ᵗ and 1 - β₂ᵗ. A weight's time step is the smaller of those of the two units that it connects."""
+    mean: Array
+    variance: Array
+    control_u: Array
+    control_v: Array
+    gain: Array
+    gain_first: Array
+    gain_second: Array
+    shift: Array
+    shift_first: Array
+    shift_second: Array
+    """Unit: OnlineNorm's statistics, and its learned scale and bias."""
+    utility: Array
+    activation: Array
+    correction: Array
+    """Unit: u, f and 1 - ηᵃ."""
+    birth: Array
+    """Unit, int64: the step in which it was made."""
+    incoming: Array
+    outgoing: Array
+    """Unit: Σ|w| into and out of it, divided by the layer's `scale`."""
+    exposure: Array
+    replaced: Array
+    oldest_birth: Array
+    """[levels] int64."""
+    steps: Array
+    """[1] int64."""
+    seed: Array
+    """[1] uint64."""
+    totals: Array
+    """float64, see `Total`: sums over the current bin."""
+
+
+class Total(IntEnum):
+    """Places of `State.totals`."""
+
+    RIGHT = 0
+    LOSS = 1
+    REPLACED = 2
+    NONFINITE = 3
+
+
+class Scratch(NamedTuple):
+    """Values that live within one step."""
+
+    h: Array
+    derivative: Array
+    delta: Array
+    normalized: Array
+    sigma: Array
+    inverse_1: Array
+    inverse_2: Array
+    """Unit."""
+    listed: Array
+    """int64: for each level, the units whose output is not 0, filled up with the spare row to a multiple of `ROWS`."""
+    outputs: Array
+    """Of the units listed."""
+    number: Array
+    """[levels] int64: how many, with the filling."""
+    u_hat: Array
+    """Unit, float64."""
+    draws: Array
+    """float64, for new weights."""
+
+
+def make_layout(sizes: Sequence[int]) -> Layout:
+    """Of a network with these sizes, from input to output."""
+    strides = [padded(n) for n in sizes[1:]]
+    areas = [(rows + 1) * stride for rows, stride in zip(sizes, strides, strict=False)]
+
+    def starts(lengths: Sequence[int]) -> Array:
+        return np.array([0, *accumulate(lengths)], dtype=np.int64)
+
+    return Layout(
+        size=np.array(sizes, dtype=np.int64),
+        unit=starts([padded(n) for n in sizes]),
+        weight=starts(areas),
+        stride=np.array(strides, dtype=np.int64),
+        active=starts([n + ROWS for n in sizes]),
+    )
+
+
+def new_state(layout: Layout, dtype: Any, seed: int, *, adam: bool) -> State:
+    """Before the first example, with all weights zero: `weights` is for the caller to fill."""
+    units, levels = int(layout.unit[-1]), len(layout.size)
+    by_unit = {name: aligned_flat(units, dtype) for name in State._fields}
+    moments = int(layout.weight[-1]) if adam else VECTOR
+    state = State(
+        **by_unit
+        | {
+            "weights": aligned_flat(int(layout.weight[-1]), dtype),
+            "scale": np.ones(levels - 1),
+            "first": aligned_flat(moments, dtype),
+            "second": aligned_flat(moments, dtype),
+            "birth": np.zeros(units, dtype=np.int64),
+            "exposure": np.zeros(levels, dtype=np.int64),
+            "replaced": np.zeros(levels, dtype=np.int64),
+            "oldest_birth": np.zeros(levels, dtype=np.int64),
+            "steps": np.zeros(1, dtype=np.int64),
+            "seed": np.array([seed], dtype=np.uint64),
+            "totals": np.zeros(len(Total)),
+        }
+    )
+    state.variance[...] = 1
+    state.gain[...] = 1
+    return state
+
+
+def new_scratch(layout: Layout, dtype: Any) -> Scratch:
+    """Working memory."""
+    units, levels = int(layout.unit[-1]), len(layout.size)
+    by_unit = {name: aligned_flat(units, dtype) for name in Scratch._fields}
+    return Scratch(
+        **by_unit
+        | {
+            "listed": np.zeros(int(layout.active[-1]), dtype=np.int64),
+            "outputs": np.zeros(int(layout.active[-1]), dtype=dtype),
+            "number": np.zeros(levels, dtype=np.int64),
+            "u_hat": np.zeros(units),
+            "draws": np.zeros(int(layout.size.max()) + 4),
+        }
+    )
+
+
+def matrix(flat: Array, layout: Layout, layer: int) -> Array:
+    """View of a weight layer as [inputs, outputs]."""
+    rows, columns = int(layout.size[layer]), int(layout.size[layer + 1])
+    start, stride = int(layout.weight[layer]), int(layout.stride[layer])
+    return flat[start : start + rows * stride].reshape(rows, stride)[:, :columns]
+
+
+def of_level(flat: Array, layout: Layout, level: int) -> Array:
+    """View of the places of one level in an array by unit."""
+    start = int(layout.unit[level])
+    return flat[start : start + int(layout.size[level])]
+
+
+class Stream(NamedTuple):
+    """A data set for the kernel: only pixels that are not 0."""
+
+    start: NDArray[np.int64]
+    """[images + 1]: where each image's pixels begin."""
+    pixel: NDArray[np.int16]
+    value: NDArray[np.uint8]
+    label: NDArray[np.uint8]
+
+
+def make_stream(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Stream:
+    """From images [n, pixels]."""
+    rows, pixels = np.nonzero(images)
+    start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(images)))]).astype(np.int64)
+    return Stream(start, pixels.astype(np.int16), images[rows, pixels], labels)

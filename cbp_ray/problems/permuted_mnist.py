@@ -1,0 +1,88 @@
+"""Online Permuted MNIST (section 2 of the paper): images in random order, and every so often a new permutation of pixels."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+from cbp_ray.problems.checks import SEEDS, whole_number
+from cbp_ray.problems.mnist_files import Images, load
+from cbp_ray.randomness import Purpose, words
+
+CLASSES = 10
+WHITE = 255
+"""The value of a pixel that stands for 1.0."""
+
+
+class PermutedMnist:
+    """The problem of one seed.
+
+    A task lasts `task_length` examples and has one permutation of the pixels. Its examples are all images in random order;
+    a task that is longer than the data set goes on with all of them in another order, a shorter one ends before all have
+    been seen. Permutation and orders are functions of (seed, task) alone: any task can be made without those before it.
+
+    Args:
+      seed: fixes permutations and orders.
+      dataset: `mnist` or `fashion-mnist`, or the images themselves.
+      task_length: examples between two changes of the permutation.
+
+    Example:
+      >>> problem = PermutedMnist(0, Images(np.eye(4, dtype=np.uint8), np.arange(4, dtype=np.uint8), np.eye(4, dtype=np.uint8)))
+      >>> images, labels = problem.take(2, start=60_000)
+      >>> images.shape, labels.shape
+      ((2, 4), (2,))
+
+    References:
+      Dohare, Sutton and Mahmood (2022), section 2; Zenke, Poole and Ganguli (2017) for the ten-task original.
+    """
+
+    def __init__(self, seed: int, dataset: str | Images = "mnist", task_length: int = 60_000) -> None:
+        self.seed = whole_number("seed", seed, below=SEEDS)
+        self.task_length = whole_number("task_length", task_length, least=1)
+        self.data = load(dataset) if isinstance(dataset, str) else dataset
+
+    @property
+    def inputs(self) -> int:
+        """Pixels per image."""
+        return int(self.data.images.shape[1])
+
+    def permutation(self, task: int) -> NDArray[np.int64]:
+        """[pixels]: where each pixel of the original goes in this task."""
+        draws = words(self.seed, Purpose.TASK_PERMUTATION, self.inputs, address=(task, 0, 0))
+        return np.argsort(draws, kind="stable")
+
+    def order(self, task: int, first: int, count: int) -> NDArray[np.int64]:
+        """[count]: which image is shown at positions `first …` of this task."""
+        size = len(self.data.labels)
+        passes = range(first // size, (first + count - 1) // size + 1)
+        draws = [words(self.seed, Purpose.TASK_ORDER, size, address=(task, k, 0)) for k in passes]
+        orders = np.concatenate([np.argsort(d, kind="stable") for d in draws])
+        start = first - passes.start * size
+        return orders[start : start + count]
+
+    def permuted(self, images: NDArray[np.uint8], task: int) -> NDArray[np.uint8]:
+        """Images [n, pixels] as they look in this task."""
+        changed = np.empty_like(images)
+        changed[:, self.permutation(task)] = images
+        return changed
+
+    def take(self, n: int, start: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Examples `start … start + n - 1`.
+
+        Args:
+          n: how many.
+          start: position of the first. No task before its own is made.
+
+        Returns:
+          Images [n, pixels] of 0 to 255, and labels [n].
+        """
+        if n < 1 or start < 0:
+            raise InputError(f"take: n must be at least 1 and start at least 0, got n={n}, start={start}")
+        images, labels = [], []
+        while n > 0:
+            task, within = divmod(start, self.task_length)
+            count = min(n, self.task_length - within)
+            shown = self.order(task, within, count)
+            images.append(self.permuted(self.data.images[shown], task))
+            labels.append(self.data.labels[shown])
+            start, n = start + count, n - count
+        return np.concatenate(images), np.concatenate(labels)

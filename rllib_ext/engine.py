@@ -1,0 +1,169 @@
+"""Engine `rllib` of our experiments: PPO, PPO+L2 and Continual PPO on Slippery Ant, bin by bin (figures 9 and 17b)."""
+
+import json
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.metrics import LEARNER_RESULTS
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments.config import L2, ContinualBackprop, OnlineConfig, SlipperyAntConfig
+from cbp_ray.experiments.engine import Arrays, Metrics, check_complete
+from rllib_ext.config import ContinualPPO, ContinualPPOConfig
+from rllib_ext.env_runner import FRICTION, schedule_of
+from rllib_ext.episode_returns import ReturnBins, finished_episodes
+from rllib_ext.learner import RESULTS
+from rllib_ext.nested_arrays import flatten, unflatten
+from rllib_ext.registration import ENVIRONMENT
+from rllib_ext.rollout_state import load_rollout_state, rollout_state
+
+SEEDS = 2**31
+"""NumPy's old generator, which RLlib seeds, takes no larger ones."""
+
+DIAGNOSTICS = {
+    "weight_magnitude": "weight_magnitude",
+    "saturated": "saturated_fraction",
+    "dormant": "dormant_fraction",
+    "stable_rank": "stable_rank",
+}
+"""Our names of what the learner measures of every hidden layer."""
+
+
+def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
+    """An experiment in RLlib's terms: sampling and learning in this process, one environment.
+
+    Raises:
+      InputError: for a seed that RLlib does not take.
+    """
+    problem, algorithm = config.problem, config.algorithm
+    assert isinstance(problem, SlipperyAntConfig)
+    if seed >= SEEDS:
+        raise InputError(f"seeds: must be below 2**31 for slippery_ant, got {seed}; use smaller ones")
+    friction = {
+        "period": problem.friction_period,
+        "low": problem.friction_low,
+        "high": problem.friction_high,
+        "initial": problem.friction_initial,
+    }
+    activation = "silu" if config.network.activation == "swish" else config.network.activation
+    result: ContinualPPOConfig = (
+        ContinualPPOConfig()
+        .environment(ENVIRONMENT, env_config={FRICTION: friction})
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
+        .learners(num_learners=0)
+        .rl_module(model_config={"fcnet_hiddens": list(config.network.hidden), "fcnet_activation": activation})
+        .training(
+            lr=config.optimizer.step_size,
+            train_batch_size_per_learner=problem.iteration_size,
+            num_epochs=problem.epochs,
+            minibatch_size=problem.minibatch_size,
+            gamma=problem.discount,
+            lambda_=problem.gae_lambda,
+            clip_param=problem.clip,
+            weight_decay=algorithm.weight_decay if isinstance(algorithm, L2 | ContinualBackprop) else 0.0,
+        )
+        .debugging(seed=seed, log_level="ERROR")
+    )
+    if isinstance(algorithm, ContinualBackprop):
+        result.continual_backprop(
+            replacement_rate=algorithm.replacement_rate,
+            maturity_threshold=algorithm.maturity_threshold,
+            decay_rate=algorithm.decay_rate,
+            utility=algorithm.utility,
+            preset=algorithm.preset,
+            replacement=algorithm.replacement,
+        )
+    return result
+
+
+class RllibEngine:
+    """Runs of one config, one after the other within each bin.
+
+    An iteration of PPO may reach beyond the end of a bin; the next bin then begins with what is left of it.
+    """
+
+    def __init__(self, config: OnlineConfig, seeds: tuple[int, ...]) -> None:
+        self.steps = 0
+        self.runs = [_Run(config, seed) for seed in seeds]
+        weakref.finalize(self, _stop, self.runs)
+
+    def advance(self, examples: int) -> Metrics:
+        """See `Engine`."""
+        self.steps += examples
+        rows = [run.advance(self.steps) for run in self.runs]
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def state(self) -> Arrays:
+        """See `Engine`."""
+        return {f"{number}/{name}": array for number, run in enumerate(self.runs) for name, array in run.state().items()}
+
+    def load_state(self, state: Arrays, examples: int) -> None:
+        """See `Engine`."""
+        self.steps = examples
+        for number, run in enumerate(self.runs):
+            prefix = f"{number}/"
+            run.load_state({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
+
+
+def _stop(runs: Iterable["_Run"]) -> None:
+    for run in runs:
+        if run.algorithm is not None:
+            run.algorithm.stop()
+
+
+class _Run:
+    def __init__(self, config: OnlineConfig, seed: int) -> None:
+        self.settings = algorithm_config(config, seed)
+        self.schedule = schedule_of(self.settings)
+        self.bins = ReturnBins(config.bin_size)
+        self.algorithm: ContinualPPO | None = None
+        self.diagnostics = dict.fromkeys(DIAGNOSTICS, float("nan"))
+
+    def build(self) -> ContinualPPO:
+        """Only when it is needed: it takes seconds."""
+        if self.algorithm is None:
+            self.algorithm = self.settings.build_algo()
+        return self.algorithm
+
+    def advance(self, target: int) -> dict[str, float]:
+        """Trains until there are `target` time-steps."""
+        algorithm = self.build()
+        replaced = 0.0
+        while algorithm.global_step < target:
+            result = algorithm.train()
+            self.bins.add(finished_episodes(result))
+            learned: dict[str, Any] = result[LEARNER_RESULTS][DEFAULT_MODULE_ID].get(RESULTS, {})
+            replaced += float(learned.get("replaced", 0.0))
+            layers = [numbers for numbers in learned.values() if isinstance(numbers, dict)]
+            for ours, theirs in DIAGNOSTICS.items():
+                self.diagnostics[ours] = float(np.mean([layer.get(theirs, np.nan) for layer in layers] or [np.nan]))
+        return {
+            "episode_return": float(self.bins.means(target)[-1]),
+            "episodes": float(self.bins.episodes(target)[-1]),
+            "friction": self.schedule.friction(target - 1),
+            **self.diagnostics,
+            "replacements": replaced,
+        }
+
+    def state(self) -> Arrays:
+        algorithm = self.build()
+        own = {"steps": algorithm.global_step, "bins": self.bins.state_dict(), "diagnostics": self.diagnostics}
+        runner = algorithm.env_runner_group.local_env_runner
+        whole = {"learner": algorithm.learner_group.get_state(), "rollout": rollout_state(runner)}
+        return {"own": np.array(json.dumps(own)), **flatten(whole)}
+
+    def load_state(self, state: Arrays) -> None:
+        check_complete(state, ("own",))
+        own = json.loads(str(state.pop("own")))
+        algorithm = self.build()
+        whole = unflatten(state)
+        load_rollout_state(algorithm.env_runner_group.local_env_runner, whole["rollout"])
+        # Last, because the random state is part of it.
+        algorithm.learner_group.set_state(whole["learner"])
+        algorithm.env_runner_group.sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)
+        algorithm.steps_before = own["steps"]
+        self.bins.load_state_dict(own["bins"])
+        self.diagnostics = own["diagnostics"]

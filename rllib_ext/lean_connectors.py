@@ -1,0 +1,103 @@
+"""RLlib's default connectors in one piece each, for the usual case: what they do in a dozen general steps, in the few needed.
+
+Between the environments and the policy, RLlib's pipelines take longer than policy and physics together. Where a runner has
+exactly the default pieces, a stateless torch module and plain vectors as observations and actions, `lean` gives it pipelines
+that hold the same pieces, and compute the same numbers to the last bit, without calling them.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from ray.rllib.connectors.env_to_module import (
+    AddObservationsFromEpisodesToBatch,
+    AddStatesFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    BatchIndividualItems,
+    EnvToModulePipeline,
+    NumpyToTensor,
+)
+from ray.rllib.connectors.module_to_env import (
+    GetActions,
+    ListifyDataForVectorEnv,
+    ModuleToEnvPipeline,
+    NormalizeAndClipActions,
+    RemoveSingleTsTimeRankFromBatch,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+)
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+
+BEFORE = (
+    AddObservationsFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    AddStatesFromEpisodesToBatch,
+    BatchIndividualItems,
+    NumpyToTensor,
+)
+AFTER = (
+    GetActions,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+    RemoveSingleTsTimeRankFromBatch,
+    NormalizeAndClipActions,
+    ListifyDataForVectorEnv,
+)
+
+
+def lean(before: EnvToModulePipeline, after: ModuleToEnvPipeline, module: Any, device: Any) -> tuple[Any, Any]:
+    """The lean pipelines, or those that are given where these would not do."""
+    usual = (
+        tuple(map(type, before.connectors)) == BEFORE
+        and tuple(map(type, after.connectors)) == AFTER
+        and isinstance(module, TorchRLModule)
+        and not module.is_stateful()
+        and all(_is_vector(space) for space in (before.input_observation_space, after.input_action_space))
+        and torch.device(device or "cpu").type == "cpu"
+    )
+    return (_copy(before, LeanEnvToModule), _copy(after, LeanModuleToEnv)) if usual else (before, after)
+
+
+def _is_vector(space: Any) -> bool:
+    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32
+
+
+def _copy(pipeline: Any, lean_class: type[Any]) -> Any:
+    return lean_class(
+        input_observation_space=pipeline.input_observation_space,
+        input_action_space=pipeline.input_action_space,
+        connectors=pipeline.connectors,
+    )
+
+
+class LeanEnvToModule(EnvToModulePipeline):
+    """The latest observations as one tensor."""
+
+    def __call__(self, **kwargs: Any) -> dict[str, Any]:
+        return {Columns.OBS: torch.from_numpy(np.stack(kwargs[Columns.OBS]))}
+
+
+class LeanModuleToEnv(ModuleToEnvPipeline):
+    """Actions, drawn from the distribution that the module gives, and what they become for the environment."""
+
+    def __call__(self, *, rl_module: Any, batch: dict[str, Any], explore: bool, **kwargs: Any) -> dict[str, Any]:
+        get_actions, settings, space = (
+            self.connectors[0],
+            self.connectors[AFTER.index(NormalizeAndClipActions)],
+            self.action_space,
+        )
+        get_actions._get_actions(batch, rl_module, explore)
+        arrays = {name: tensor.detach().numpy() for name, tensor in batch.items()}
+        actions = arrays[Columns.ACTIONS]
+        if settings.normalize_actions and _is_bounded(space):
+            unsquashed = space.low + (actions + 1.0) * (space.high - space.low) / 2.0
+            arrays[Columns.ACTIONS_FOR_ENV] = np.clip(unsquashed, space.low, space.high)
+        elif settings.clip_actions and not settings.normalize_actions:
+            arrays[Columns.ACTIONS_FOR_ENV] = np.clip(actions, space.low, space.high)
+        return arrays
+
+
+def _is_bounded(space: Any) -> bool:
+    return bool(np.all(space.bounded_below) and np.all(space.bounded_above))

@@ -1,0 +1,70 @@
+"""What an env runner is in the middle of, so that a run goes on in another process as if nothing had happened.
+
+RLlib's checkpoints leave this out: after them, environments begin new episodes. Ours is of a runner in this process, with
+environments of its own (not in further processes), and the lean connectors.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.wrappers import TimeLimit
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from rllib_ext.env_runner import SlipperyEnvRunner
+from rllib_ext.slippery_ant import SlipperyAnt
+
+
+def rollout_state(runner: SlipperyEnvRunner) -> dict[str, Any]:
+    """Plain numbers, lists and arrays; for `load_rollout_state`."""
+    vector: Any = runner.env.unwrapped
+    return {
+        "environments": [ant.state_dict() for _, ant in _environments(vector)],
+        "episode_steps": [limit._elapsed_steps for limit, _ in _environments(vector)],
+        "to_be_reset": vector._autoreset_envs.copy(),
+        "observations": runner._cached_to_module[Columns.OBS].numpy().copy(),
+        "returns": list(runner.returns),
+        "episodes": [[episode.id_, episode.t] if episode.is_reset else None for episode in runner._ongoing_episodes],
+    }
+
+
+def load_rollout_state(runner: SlipperyEnvRunner, state: dict[str, Any]) -> None:
+    """Puts a new runner of the same config where another one was."""
+    vector: Any = runner.env.unwrapped
+    for env in vector.envs:
+        env.reset()  # or Gymnasium's wrappers would not let it step
+    for (limit, ant), ant_state, steps in zip(
+        _environments(vector), state["environments"], state["episode_steps"], strict=True
+    ):
+        ant.load_state_dict(ant_state)
+        limit._elapsed_steps = steps
+    vector._autoreset_envs = np.array(state["to_be_reset"])
+    observations = np.array(state["observations"])
+    runner._shared_data = {}
+    runner._cached_to_module = {Columns.OBS: torch.from_numpy(observations)}
+    for index, begun in enumerate(state["episodes"]):
+        runner._new_episode(index)
+        if begun is not None:
+            name, steps = begun
+            runner._ongoing_episodes[index] = SingleAgentEpisode(
+                id_=name,
+                observations=[observations[index]],
+                infos=[{}],
+                observation_space=vector.single_observation_space,
+                action_space=vector.single_action_space,
+                t_started=steps,
+                len_lookback_buffer=0,
+            )
+    runner.returns = list(state["returns"])
+    runner._needs_initial_reset = False
+
+
+def _environments(vector: Any) -> Iterator[tuple[TimeLimit[Any, Any], SlipperyAnt]]:
+    """Each with the wrapper that counts its steps."""
+    for env in vector.envs:
+        wrapper = env
+        while not isinstance(wrapper, TimeLimit):
+            wrapper = wrapper.env
+        yield wrapper, env.unwrapped

@@ -1,0 +1,359 @@
+"""Slippery Ant (section 2 of the paper): PyBullet's Ant, with a friction that changes.
+
+At friction 1.5 this is `AntBulletEnv-v0` of `pybullet_envs_gymnasium`, to the last bit of every observation and reward, but
+several times faster: what the original asks the physics engine for body by body is asked in a few batched calls. Where the
+arithmetic looks roundabout, it follows the original's order of operations or its mixture of float32 and float64.
+"""
+
+import math
+import os
+import tempfile
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pybullet
+import pybullet_data
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+
+from cbp_ray.errors import InputError
+from rllib_ext.friction import STANDARD_FRICTION, FrictionSchedule, positive
+
+MAX_EPISODE_STEPS = 1000
+
+FRAME_SKIP = 4
+STEP_SECONDS = (0.0165 / FRAME_SKIP) * FRAME_SKIP
+JOINTS = 8
+TORQUE = 2.5 * 100.0
+TARGET_X = 1e3
+"""The ant is to run in the direction of x: the target is a kilometre away."""
+LEAST_HEIGHT = 0.26
+"""An episode ends when the torso, a sphere of radius 0.25, is below."""
+
+ELECTRICITY_COST = -2.0
+STALL_TORQUE_COST = -0.1
+JOINTS_AT_LIMIT_COST = -0.1
+
+RENDER_WIDTH, RENDER_HEIGHT = 320, 240
+
+
+class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """A four-legged robot that is to run.
+
+    Observations: 28 numbers (height, direction to the target, velocity, roll and pitch, angle and speed of 8 joints, contacts
+    of 4 feet as of the step before). Actions: 8 torques in [-1, 1]. Reward: progress in metres per step's seconds, 1 for being
+    alive, costs of electricity and of joints at their limits.
+
+    A reset with a seed starts as a new environment does, whatever happened before, so a seed and the actions fix everything.
+    (The original's very first episode differs from its later ones: the resting place of the floor counts as a part of the
+    robot from its first step on, but not yet in its first observation. Here it is so after each reset with a seed.)
+
+    Args:
+      friction: what friction holds when. A number: always that. Settings of `FrictionSchedule`: by the number of steps that
+        this environment has made. Either way, an assignment to `friction` takes over from then on.
+      render_mode: None or `rgb_array`; needs no screen.
+
+    Raises:
+      InputError: one line with field, rule, value and fix.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012  (Gymnasium declares it so)
+
+    def __init__(
+        self, friction: FrictionSchedule | Mapping[str, Any] | float | None = None, render_mode: str | None = None
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise InputError(f"render_mode: must be None or 'rgb_array', got {render_mode!r}; choose one of them")
+        self.render_mode = render_mode
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (8 + 2 * JOINTS + 4,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (JOINTS,), np.float32)
+        self.schedule: FrictionSchedule | None = FrictionSchedule.make(friction)
+        self.steps = 0
+        """Made since this environment exists."""
+        self._friction = self.schedule.friction(0)
+        self._next_change = self.schedule.next_change(0)
+        self._rotation = np.eye(3)
+        self._world: _World | None = None
+
+    @property
+    def friction(self) -> float:
+        """Lateral friction of the robot's geoms. May be set at any time; from then on no schedule applies."""
+        return self._friction
+
+    @friction.setter
+    def friction(self, value: float) -> None:
+        self.schedule = None
+        self._set_friction(positive("friction", value))
+
+    def _set_friction(self, value: float) -> None:
+        self._friction = value
+        if self._world is not None:
+            self._world.set_friction(value)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Starts an episode: joints within 0.1 of their zero positions."""
+        super().reset(seed=seed)
+        as_new = seed is not None or self._world is None
+        if self._world is None:
+            self._world = _World()
+        world = self._world
+        world.set_friction(self._friction)
+        world.restart(self.np_random.uniform(-0.1, 0.1, JOINTS).tolist())
+        self._feet = [0.0, 0.0, 0.0, 0.0]
+        self._initial_z = world.height()
+        raw, self._potential = self._observe(floor_counts=not as_new)
+        return _clip(raw, 5), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """One step of 1/60 s. An episode that lasts has no end here: `gymnasium.make` limits it to 1000 steps."""
+        world = self._world
+        if world is None:
+            raise ResetNeeded("SlipperyAnt.step: must follow reset, got no reset yet; call reset first")
+        if self.schedule is not None and self.steps >= self._next_change:
+            self._set_friction(self.schedule.friction(self.steps))
+            self._next_change = self.schedule.next_change(self.steps)
+        self.steps += 1
+
+        action = np.asarray(action)
+        if action.shape != (JOINTS,) or not math.isfinite(np.add.reduce(action)):
+            raise InputError(f"action: must be {JOINTS} finite numbers, got {action.tolist()}; check the policy for NaN")
+        world.advance([TORQUE * torque for torque in _clip(action, 1).tolist()])
+
+        raw, potential = self._observe(floor_counts=True)
+        progress, self._potential = potential - self._potential, potential
+        self._feet = world.feet_on_ground()
+        observation = _clip(raw, 5)
+        alive = 1.0 if observation[0] + self._initial_z > LEAST_HEIGHT else -1.0
+
+        speeds, positions = raw[9:24:2], raw[8:24:2]
+        electricity = ELECTRICITY_COST * float(np.add.reduce(np.abs(action * speeds)) / JOINTS)
+        electricity += STALL_TORQUE_COST * float(np.add.reduce(np.square(action)) / JOINTS)
+        at_limit = JOINTS_AT_LIMIT_COST * int(np.count_nonzero(np.abs(positions) > 0.99))
+        reward = alive + progress + electricity + at_limit
+        if not math.isfinite(reward + float(np.add.reduce(observation))):
+            # The physics blew up. The original ends the episode too, but hands out what would spoil every network.
+            return np.nan_to_num(observation), -1.0, True, False, {}
+        return observation, reward, alive < 0, False, {}
+
+    def _observe(self, floor_counts: bool) -> tuple[NDArray[np.float32], float]:
+        """The observation before it is clipped, and the potential: minus the distance to the target, per step's seconds."""
+        world = self._world
+        assert world is not None
+        joints, xs, ys, (_, _, z), quaternion, velocity = world.state()
+        if floor_counts:
+            # It rests at zero.
+            xs.append(0.0)
+            ys.append(0.0)
+        to_target = np.array([0.0 - np.add.reduce(ys) / len(ys), TARGET_X - np.add.reduce(xs) / len(xs)])
+        roll, pitch, yaw = pybullet.getEulerFromQuaternion(quaternion)
+        angle = np.arctan2(to_target[0], to_target[1]) - yaw
+        sine, cosine = np.sin(-yaw), np.cos(-yaw)
+        rotation = self._rotation
+        rotation[0, 0] = rotation[1, 1] = cosine
+        rotation[0, 1], rotation[1, 0] = -sine, sine
+        # The velocity as seen from the body.
+        vx, vy, vz = rotation.dot(velocity).tolist()
+        raw = np.array(
+            [
+                z - self._initial_z,
+                np.sin(angle),
+                np.cos(angle),
+                0.3 * vx,
+                0.3 * vy,
+                0.3 * vz,
+                roll,
+                pitch,
+                *joints,
+                *self._feet,
+            ],
+            dtype=np.float32,
+        )
+        return raw, -math.sqrt(to_target.dot(to_target)) / STEP_SECONDS
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """The robot from behind, 320 x 240, drawn in software; None without a render mode."""
+        if self.render_mode is None:
+            gymnasium.logger.warn("SlipperyAnt.render: must have a render mode, got None; make it with render_mode='rgb_array'")
+            return None
+        if self._world is None:
+            raise ResetNeeded("SlipperyAnt.render: must follow reset, got no reset yet; call reset first")
+        return self._world.picture()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, in the middle of an episode too: from here on, `load_state_dict` in another process does the same.
+
+        Raises:
+          ResetNeeded: if there is no episode yet.
+        """
+        if self._world is None:
+            raise ResetNeeded("SlipperyAnt.state_dict: must follow reset, got no reset yet; call reset first")
+        return {
+            "physics": self._world.save(),
+            "random": self.np_random.bit_generator.state,
+            "steps": self.steps,
+            "friction": self._friction,
+            "scheduled": self.schedule is not None,
+            "feet": list(self._feet),
+            "initial_z": self._initial_z,
+            "potential": self._potential,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`, for an environment that was made with the same settings."""
+        if self._world is None:
+            self._world = _World()
+        if not state["scheduled"]:
+            self.schedule = None
+        self.steps, self._friction = state["steps"], state["friction"]
+        if self.schedule is not None:
+            self._next_change = self.schedule.next_change(max(self.steps - 1, 0))
+        self._world.set_friction(self._friction)
+        self._world.load(state["physics"])
+        self.np_random.bit_generator.state = state["random"]
+        self._feet, self._initial_z, self._potential = list(state["feet"]), state["initial_z"], state["potential"]
+
+    def close(self) -> None:
+        """Frees the physics engine. A reset would start another."""
+        if self._world is not None:
+            self._world.close()
+            self._world = None
+
+
+def _clip(values: NDArray[Any], limit: int) -> NDArray[Any]:
+    # A third of the time of numpy.clip on so few numbers.
+    clipped: NDArray[Any] = np.minimum(np.maximum(values, -limit), limit)
+    return clipped
+
+
+class _World:
+    """The physics: a floor, the ant, and the calls to PyBullet. Each has an engine of its own."""
+
+    def __init__(self) -> None:
+        self.client = pybullet.connect(pybullet.DIRECT)
+        if self.client < 0:
+            raise InputError("SlipperyAnt: must get one of PyBullet's 1024 engines, got none; close environments that are done")
+        # Also when nobody calls close.
+        self.close = weakref.finalize(self, pybullet.disconnect, self.client)
+        self._set_up()
+        data = pybullet_data.getDataPath()
+        (self.floor,) = pybullet.loadSDF(os.path.join(data, "plane_stadium.sdf"), physicsClientId=self.client)
+        pybullet.changeDynamics(self.floor, -1, lateralFriction=0.8, restitution=0.5, physicsClientId=self.client)
+        flags = pybullet.URDF_USE_SELF_COLLISION | pybullet.URDF_USE_SELF_COLLISION_EXCLUDE_ALL_PARENTS
+        flags |= pybullet.URDF_GOOGLEY_UNDEFINED_COLORS
+        (self.ant,) = pybullet.loadMJCF(os.path.join(data, "mjcf", "ant.xml"), flags=flags, physicsClientId=self.client)
+
+        infos = [pybullet.getJointInfo(self.ant, j, physicsClientId=self.client) for j in range(self._count())]
+        self.links = [info[0] for info in infos]
+        self.joints = [info[0] for info in infos if not info[1].startswith(b"jointfix")]
+        self.limits = [(info[8], info[9] - info[8]) for info in infos if info[0] in self.joints]
+        self.feet = [info[0] for info in infos if info[12].endswith(b"_foot")]
+        # Links of moving joints are empty, with PyBullet's own friction. (To ask them for their shapes crashes the process.)
+        self.geoms = [
+            link
+            for link in (-1, *self.links)
+            if pybullet.getDynamicsInfo(self.ant, link, physicsClientId=self.client)[1] == STANDARD_FRICTION
+        ]
+        for link in self.links:
+            pybullet.setJointMotorControl2(
+                self.ant,
+                link,
+                pybullet.POSITION_CONTROL,
+                positionGain=0.1,
+                velocityGain=0.1,
+                force=0,
+                physicsClientId=self.client,
+            )
+        self.friction = STANDARD_FRICTION
+        self.start = pybullet.saveState(physicsClientId=self.client)
+
+    def _count(self) -> int:
+        return int(pybullet.getNumJoints(self.ant, physicsClientId=self.client))
+
+    def _set_up(self) -> None:
+        pybullet.setPhysicsEngineParameter(
+            fixedTimeStep=STEP_SECONDS,
+            numSolverIterations=5,
+            numSubSteps=FRAME_SKIP,
+            deterministicOverlappingPairs=1,
+            physicsClientId=self.client,
+        )
+        pybullet.setDefaultContactERP(0.9, physicsClientId=self.client)
+        pybullet.setGravity(0, 0, -9.8, physicsClientId=self.client)
+
+    def set_friction(self, value: float) -> None:
+        """Of everything of the ant that can touch."""
+        if value != self.friction:
+            for link in self.geoms:
+                pybullet.changeDynamics(self.ant, link, lateralFriction=value, physicsClientId=self.client)
+            self.friction = value
+
+    def restart(self, positions: list[float]) -> None:
+        """Everything at rest where it was at first, the joints at these positions."""
+        pybullet.restoreState(self.start, physicsClientId=self.client)
+        for joint, position in zip(self.joints, positions, strict=True):
+            pybullet.resetJointState(self.ant, joint, position, 0, physicsClientId=self.client)
+
+    def save(self) -> NDArray[np.uint8]:
+        """The state of the simulation, with its contacts, as Bullet writes it to a file."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "ant.bullet")
+            pybullet.saveBullet(path, physicsClientId=self.client)
+            return np.fromfile(path, dtype=np.uint8)
+
+    def load(self, state: NDArray[np.uint8]) -> None:
+        """The inverse of `save`."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "ant.bullet")
+            state.tofile(path)
+            pybullet.restoreState(fileName=path, physicsClientId=self.client)
+
+    def advance(self, torques: list[float]) -> None:
+        """One step with these torques at the joints."""
+        pybullet.setJointMotorControlArray(
+            self.ant, self.joints, pybullet.TORQUE_CONTROL, forces=torques, physicsClientId=self.client
+        )
+        pybullet.stepSimulation(physicsClientId=self.client)
+
+    def height(self) -> float:
+        """Of the torso."""
+        return float(pybullet.getBasePositionAndOrientation(self.ant, physicsClientId=self.client)[0][2])
+
+    def state(self) -> tuple[list[float], list[float], list[float], tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+        """Angle and speed of each joint, scaled; x and y of all parts; place, orientation and velocity of the torso."""
+        client, ant = self.client, self.ant
+        joints: list[float] = []
+        for state, (lower, extent) in zip(
+            pybullet.getJointStates(ant, self.joints, physicsClientId=client), self.limits, strict=True
+        ):
+            joints += (2 * (state[0] - lower) / extent - 1.0, 0.1 * state[1])
+        torso, quaternion = pybullet.getBasePositionAndOrientation(ant, physicsClientId=client)
+        places = [link[0] for link in pybullet.getLinkStates(ant, self.links, physicsClientId=client)]
+        # The original's order of parts, in which it sums: the torso comes second.
+        places.insert(1, torso)
+        velocity = pybullet.getBaseVelocity(ant, physicsClientId=client)[0]
+        return joints, [p[0] for p in places], [p[1] for p in places], torso, quaternion, velocity
+
+    def feet_on_ground(self) -> list[float]:
+        """1 for each foot that touches the floor, 0 for the others."""
+        touching = {point[3] for point in pybullet.getContactPoints(self.ant, self.floor, physicsClientId=self.client)}
+        return [1.0 if foot in touching else 0.0 for foot in self.feet]
+
+    def picture(self) -> NDArray[np.uint8]:
+        """Red, green and blue, `[height, width, 3]`."""
+        torso, _ = pybullet.getBasePositionAndOrientation(self.ant, physicsClientId=self.client)
+        view = pybullet.computeViewMatrixFromYawPitchRoll(torso, distance=3, yaw=0, pitch=-30, roll=0, upAxisIndex=2)
+        lens = pybullet.computeProjectionMatrixFOV(fov=60, aspect=RENDER_WIDTH / RENDER_HEIGHT, nearVal=0.1, farVal=100.0)
+        image = pybullet.getCameraImage(
+            RENDER_WIDTH,
+            RENDER_HEIGHT,
+            view,
+            lens,
+            renderer=pybullet.ER_TINY_RENDERER,
+            physicsClientId=self.client,
+        )[2]
+        return np.reshape(np.asarray(image, dtype=np.uint8), (RENDER_HEIGHT, RENDER_WIDTH, 4))[:, :, :3]
