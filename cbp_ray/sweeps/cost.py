@@ -19,8 +19,15 @@ RLLIB_SECONDS = 1 / 700
 RLLIB_BYTES = 700e6
 """Of a worker with torch, RLlib and a run of it."""
 
+MLP_SECONDS = {"sgd": 1.7e-10, "adam": 7e-10}
+"""Per example, run and weight of the sparse MLP kernel, which with SGD skips about half of the weights; and what a step costs
+whatever its size."""
+MLP_STEP_SECONDS = 2e-6
+RANK_SECONDS = 5e-10
+"""Per bin, hidden layer and cube of its width: eigenvalues of the representation."""
+
 WEIGHT_SECONDS = 1.2e-10
-"""Per example, run and weight of a large network that is updated weight by weight."""
+"""Per example, run and weight of a large network in torch, for each of a few passes over the weights."""
 
 STATE_ARRAYS = 4
 """Copies of the weights that a learner keeps: themselves, gradients or Adam's moments, and working memory."""
@@ -30,10 +37,10 @@ PROCESS_BYTES = 250e6
 
 def weights(config: OnlineConfig) -> int:
     """Number of weights of the learner, without biases."""
-    sizes = [getattr(config.problem, "inputs", 784), *config.network.hidden]
+    sizes = [config.problem.inputs, *config.network.hidden]
     if config.algorithm.name == "linear":
         sizes = sizes[:1]
-    return sum(a * b for a, b in zip(sizes, [*sizes[1:], 1], strict=True))
+    return sum(a * b for a, b in zip(sizes, [*sizes[1:], config.problem.outputs], strict=True))
 
 
 def lanes(config: OnlineConfig, engine: str) -> int:
@@ -50,8 +57,12 @@ def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
         whole = math.ceil(runs / LANES) * LANES
         per_example = LANE_SECONDS[config.optimizer.name] * max(0.3, size / LANE_WEIGHTS)
         return whole * config.examples * per_example
-    per_example = size * WEIGHT_SECONDS if engine == "kernel" else TORCH_SECONDS + 4 * size * WEIGHT_SECONDS
-    return runs * config.examples * per_example
+    if engine == "kernel":
+        per_example = MLP_STEP_SECONDS + size * MLP_SECONDS[config.optimizer.name]
+    else:
+        per_example = TORCH_SECONDS + 8 * size * WEIGHT_SECONDS
+    ranks = config.bins * RANK_SECONDS * sum(n**3 for n in config.network.hidden) if config.problem.outputs > 1 else 0.0
+    return runs * (config.examples * per_example + ranks)
 
 
 def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:

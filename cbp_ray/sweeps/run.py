@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cbp_ray.errors import InputError
+from cbp_ray.experiments.config import PermutedMnistConfig
+from cbp_ray.problems import mnist_files
 from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
 from cbp_ray.sweeps import cluster
@@ -85,6 +87,11 @@ def run_sweep(
         from cbp_ray.sweeps.search import check_search
 
         check_search(sweep)
+    # Before anything starts: without the data no trial could run. Each node fetches them for itself.
+    for dataset in {
+        c.config.problem.dataset for c in sweep.configurations if isinstance(c.config.problem, PermutedMnistConfig)
+    }:
+        mnist_files.fetch(dataset)
     with cluster.connected(address):
         slots = cluster.slots(sweep.resources)
         if slots == 0 and address is None:
