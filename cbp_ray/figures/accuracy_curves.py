@@ -45,7 +45,7 @@ def _algorithms(cases: Cases) -> list[Line]:
 
 
 def _draw(lines: list[Line], path: Path, metric: str) -> None:
-    with style.canvas(1, 1, path, width=5.6, height=2.6) as panels:
+    with style.canvas(1, 1, path, width=6.2, height=2.6) as panels:
         panel, factor = panels[0, 0], PERCENT if metric == "accuracy" else 1.0
         for case, label, look in lines:
             curve(panel, case, label, look, metric, factor)
@@ -68,8 +68,10 @@ def _limits(panel: "Axes", cases: Iterable[Case], metric: str, factor: float) ->
 
 def _what_is_common(cases: list[Case]) -> str:
     """Read off the runs: a figure at laptop scale must not look like one of the paper's."""
-    words = [f"{len(cases[0].config.network.hidden)} layers, {NAMES[str(cases[0].activation)]}"]
-    for setting in ("width", "step_size", "task_length"):
+    layers, widths = len(cases[0].config.network.hidden), {case.width for case in cases}
+    size = f"{layers} × {widths.pop()}" if len(widths) == 1 else f"{layers} layers"
+    words = [f"{size} {NAMES[str(cases[0].activation)]}"]
+    for setting in ("step_size", "task_length"):
         values = {getattr(case, setting) for case in cases}
         if len(values) == 1:
             words.append(in_words(setting, values.pop()))
