@@ -134,7 +134,7 @@ def test_figures_lists_what_each_costs(capsys: pytest.CaptureFixture[str]) -> No
     listed = {entry["key"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["fig6"]["cost"]["runs"] == 7800
     assert 30 < listed["fig6"]["cost"]["core_seconds"] < 3000
-    # 24 settings, 10 runs of 48M examples of a network with 9.6M weights: years of one core.
+    # 24 settings, 10 runs of 48M examples of a network with 9.6M weights: half a year of one core.
     assert listed["fig7"]["cost"]["runs"] == 240
     assert 3e6 < listed["fig7"]["cost"]["core_seconds"] < 1e8
     assert listed["fig9"]["cost"] is None or listed["fig9"]["available"]
