@@ -7,7 +7,6 @@ import numpy as np
 
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.initial_weights import bound, initial_weights
-from cbp_ray.experiments.kernel_engine import choices_of
 from cbp_ray.experiments.mnist_engine import MnistKernelEngine
 from cbp_ray.kernels.mlp import general_classifier
 from cbp_ray.problems import PermutedMnist
@@ -39,20 +38,9 @@ def make_config(algorithm, optimizer=None, hidden=(7, 5), activation="relu", tas
     )
 
 
-def with_choices(config):
-    """The general classifier with the signature of a specialised one."""
-    classifier, choices = general_classifier(), choices_of(config)
-
-    def learn(*arguments):
-        *first, numbers = arguments
-        classifier(*first, choices, numbers)
-
-    return learn
-
-
 def general_engine(config, seeds, images=None):
     """The kernel engine without a compilation for this config."""
-    return MnistKernelEngine(config, seeds, images or small_images(), with_choices(config))
+    return MnistKernelEngine(config, seeds, images or small_images(), general_classifier())
 
 
 class NaiveMnistRun:

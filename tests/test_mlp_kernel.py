@@ -61,3 +61,183 @@ def test_kernel_equals_oracle(algorithm, optimizer, activation):
     compare_with_oracle(
         make_config(settings, OPTIMIZERS[optimizer], activation=activation, examples=examples, bin_size=examples // 2)
     )
+
+
+@pytest.mark.parametrize(("utility", "preset"), list(itertools.product(UTILITIES, ("paper", "nature2024"))))
+def test_utilities_equal_oracle(utility, preset):
+    compare_with_oracle(make_config(CBP | {"utility": utility, "preset": preset}))
+
+
+@pytest.mark.parametrize("preset", ["paper", "nature2024"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_many_replacements_with_weight_decay_and_bernoulli_equal_oracle(preset, optimizer):
+    """Also: several units at once in one layer, and layers that replace in the same step."""
+    settings = CBP | {"preset": preset, "replacement": "bernoulli", "replacement_rate": 0.2, "weight_decay": 0.03}
+    compare_with_oracle(make_config(settings, OPTIMIZERS[optimizer], examples=300, bin_size=150))
+
+
+@pytest.mark.parametrize("hidden", [(1,), (40,), (3, 17, 5), (33, 2, 2, 18)])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_other_sizes_equal_oracle(hidden, activation):
+    settings = CBP | {"replacement_rate": 0.02}
+    config = make_config(settings, hidden=hidden, activation=activation, examples=500, bin_size=250)
+    compare_with_oracle(config, least_replaced=5)
+
+
+def test_linear_network_equals_oracle():
+    for optimizer in OPTIMIZERS.values():
+        compare_with_oracle(make_config({"name": "linear"}, optimizer, examples=300, bin_size=150))
+
+
+def test_strong_weight_decay_equals_oracle():
+    """The scale of the weights falls from 1 to 1/16 every 92 examples, and then goes back into them."""
+    decay = {"weight_decay": 1.0}
+    for algorithm in ({"name": "l2"} | decay, CBP | decay, {"name": "online_norm"} | decay):
+        compare_with_oracle(make_config(algorithm, activation="tanh"))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS.values(), CBP | {"preset": "nature2024"}, {"name": "linear"}], ids=str)
+def test_kernel_equals_torch(algorithm, optimizer):
+    """Every metric in both bins; the second one's depend on all that happened before."""
+    rate = {"replacement_rate": 0.01} if algorithm["name"] == "cbp" else {}
+    config = make_config(algorithm | rate, OPTIMIZERS[optimizer], hidden=(30, 20, 20), task_length=100)
+    torch, kernel = MnistRun(config, 3, small_images()), general_engine(config, [3])
+    for examples in (170, 130):
+        ref, comp = torch.advance(examples), kernel.advance(examples)
+        assert list(comp) == list(metrics_of(config)) and set(ref) == set(comp)
+        for name in ref:
+            # The small singular values come from the square of the matrix, which doubles their rounding errors.
+            tolerance = 1e-5 if "rank" in name else 1e-9
+            np.testing.assert_allclose(comp[name][0], ref[name], rtol=tolerance, err_msg=name)
+    assert ref["replacements"] > 10 or not rate
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "bp"}, CBP | {"replacement_rate": 1e-2}], ids=lambda a: a["name"])
+def test_engines_agree_on_real_mnist(algorithm):
+    config = make_config(algorithm, {"name": "sgd", "step_size": 0.01}, hidden=(50, 40, 30), task_length=250)
+    config = config.model_copy(update={"examples": 600, "bin_size": 300})
+    ref, comp = run_online(config, [1], engine="torch"), run_online(config, [1], engine="kernel")
+    for name in ref.metrics:
+        np.testing.assert_allclose(comp[name], ref[name], rtol=1e-5 if "rank" in name else 1e-8, err_msg=name)
+    assert ref["accuracy"].max() > 0.3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer"),
+    [("cbp", "sgd"), ("online_norm", "adam")],
+)
+def test_specialised_kernel_equals_general_one(algorithm, optimizer, dtype):
+    config = make_config(ALGORITHMS[algorithm], OPTIMIZERS[optimizer], dtype=dtype)
+    general, special = general_engine(config, [0, 1]), MnistKernelEngine(config, [0, 1], small_images())
+    for _ in range(config.bins):
+        ref, comp = general.advance(config.bin_size), special.advance(config.bin_size)
+        for name in ref:
+            np.testing.assert_array_equal(comp[name], ref[name])
+    ref, comp = general.state(), special.state()
+    for name in ref:
+        np.testing.assert_array_equal(comp[name], ref[name])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_of_magnitudes_do_not_drift(dtype):
+    """Kept up to date for `REFRESH` steps at most: each update of a sum is off by half a unit of the last place."""
+    config = make_config(CBP | {"weight_decay": 1e-3}, hidden=(40, 30, 20), dtype=dtype)
+    engine = general_engine(config, [0])
+    (run,) = engine.runs
+    engine.advance(3 * REFRESH)
+    assert run.state.steps[0] % REFRESH == 0  # the sums are as old as they get
+    for level in range(1, run.layers):
+        incoming = np.abs(matrix(run.state.weights, run.layout, level - 1), dtype=np.float64).sum(axis=0)
+        outgoing = np.abs(matrix(run.state.weights, run.layout, level), dtype=np.float64).sum(axis=1)
+        tolerance = 0.1 * REFRESH * np.finfo(dtype).eps
+        np.testing.assert_allclose(of_level(run.state.incoming, run.layout, level), incoming, rtol=tolerance)
+        np.testing.assert_allclose(of_level(run.state.outgoing, run.layout, level), outgoing, rtol=tolerance, atol=tolerance)
+
+
+def test_float32_stays_close_to_float64():
+    config = make_config(CBP, hidden=(40, 30), task_length=1000, examples=3_000)
+    ref, comp = (general_engine(c, range(4)).advance(3_000) for c in (config, config.model_copy(update={"dtype": "float32"})))
+    np.testing.assert_allclose(comp["loss"], ref["loss"], rtol=1e-2)
+    np.testing.assert_allclose(comp["accuracy"], ref["accuracy"], atol=0.01)
+
+
+def test_the_accuracy_is_that_of_the_prediction_before_the_update():
+    """One image over and over: at this step size, the first update makes it right for good."""
+    images = small_images()._replace(images=small_images().images[:1], labels=small_images().labels[:1])
+    config = make_config({"name": "bp"}, {"name": "sgd", "step_size": 0.5}, task_length=50)
+    seeds = range(12)
+    first = general_engine(config, seeds, images).advance(1)["accuracy"]
+    assert 0 < first.sum() < 12
+    for accuracy in (
+        general_engine(config, seeds, images).advance(10)["accuracy"],
+        np.array([MnistRun(config, seed, images).advance(10)["accuracy"] for seed in seeds]),
+    ):
+        np.testing.assert_allclose(accuracy, (9 + first) / 10)
+
+
+def test_rate_zero_is_backprop_bit_for_bit():
+    cbp, bp = (general_engine(make_config(a), [0]).advance(1_000) for a in (CBP | {"replacement_rate": 0}, {"name": "bp"}))
+    for name in bp:
+        np.testing.assert_array_equal(cbp[name], bp[name])
+
+
+@pytest.mark.parametrize("engine", ["kernel", "torch"])
+@pytest.mark.parametrize(("algorithm", "optimizer"), [("cbp", "sgd"), ("cbp", "adam"), ("online_norm", "sgd"), ("l2", "sgd")])
+def test_resumed_run_equals_unbroken_run_bit_for_bit(tmp_path, engine, algorithm, optimizer):
+    if engine == "kernel":
+
+        def make(config):
+            return general_engine(config, [4, 2])
+    else:
+
+        def make(config):
+            return MnistRun(config, 4, small_images())
+
+    config = make_config(ALGORITHMS[algorithm], OPTIMIZERS[optimizer], dtype="float32", task_length=130)
+    whole, half, rest = make(config), make(config), make(config)
+    for examples in (200, 150):
+        whole.advance(examples)
+    half.advance(200)
+    rest.load_state(half.state(), 200)
+    ref, comp = whole.advance(170), (rest.advance(150), rest.advance(170))[1]
+    for name in ref:
+        np.testing.assert_array_equal(comp[name], ref[name])
+
+
+def test_real_mnist_runs_resume_from_files(tmp_path):
+    config = make_config(CBP, hidden=(20,), dtype="float32", task_length=100, examples=500, bin_size=100)
+    whole = list(iterate_online(config, [7]))
+    half = iterate_online(config, [7])
+    next(half)
+    save_checkpoint(tmp_path / "run.npz", next(half).checkpoint())
+    rest = list(iterate_online(config, [7], state=load_checkpoint(tmp_path / "run.npz")))
+    assert [point.index for point in rest] == [2, 3, 4]
+    for name in metrics_of(config):
+        np.testing.assert_array_equal(rest[-1].metrics[name], whole[-1].metrics[name])
+    assert set(whole[-1].checkpoint()) == set(rest[-1].checkpoint())
+    assert f"state/0/{State._fields[0]}" in rest[-1].checkpoint()
+
+
+def test_dead_network_is_not_slower():
+    """Averages and moments of dead units decay into denormals, which take several times as long where they are not flushed."""
+    config = make_config(CBP | {"replacement_rate": 0}, OPTIMIZERS["adam"], hidden=(60, 60), dtype="float32", task_length=9_000)
+
+    def seconds(engine):
+        start = time.perf_counter()
+        engine.runs[0].advance(300)
+        return time.perf_counter() - start
+
+    fresh, dead = general_engine(config, [0]), general_engine(config, [0])
+    fresh.advance(100), dead.advance(100)
+    of_level(dead.runs[0].state.bias, dead.runs[0].layout, 1)[...] = -1000
+    dead.advance(4_000)
+    assert dead.advance(100)["dead_1"][0] == 1
+    assert min(seconds(dead) for _ in range(7)) < 1.5 * min(seconds(fresh) for _ in range(7))
+
+
+def test_too_strong_weight_decay_is_refused():
+    config = make_config({"name": "l2", "weight_decay": 100})
+    with pytest.raises(ValueError, match=r"algorithm\.weight_decay: times optimizer\.step_size, must be at most 0\.9"):
+        run_online(config, [0])

@@ -112,19 +112,31 @@ class MnistKernelRun:
         """[inputs, outputs] of a weight layer, as they are."""
         return np.asarray(matrix(self.state.weights, self.layout, layer) * self.dtype.type(self.state.scale[layer]))
 
-    def advance(self, examples: int) -> dict[str, float]:
-        """Learns from the next examples; the metrics over them."""
-        self.state.totals[...] = 0
+    def learn(self, examples: int) -> None:
+        """Learns from the next examples and counts in `state.totals`."""
         end = self.examples + examples
         while self.examples < end:
             task, within = divmod(self.examples, self.problem.task_length)
             count = min(self.problem.task_length - within, end - self.examples)
-            order, where = self.problem.order(task, within, count), self.problem.permutation(task)
             self.classifier(
-                self.state, self.layout, self.scratch, self.stream, order, where, self.shades, self.bounds, self.numbers
+                self.state,
+                self.layout,
+                self.scratch,
+                self.stream,
+                self.problem.order(task, within, count),
+                self.problem.permutation(task),
+                self.shades,
+                self.bounds,
+                self.choices,
+                self.numbers,
             )
             self.examples += count
+
+    def advance(self, examples: int) -> dict[str, float]:
+        """Learns from the next examples; the metrics over them."""
         totals = self.state.totals
+        totals[...] = 0
+        self.learn(examples)
         weights = [self.weights(layer) for layer in range(self.layers)]
         return {
             "accuracy": totals[Total.RIGHT] / examples,

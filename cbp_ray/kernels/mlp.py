@@ -28,14 +28,25 @@ from cbp_ray.kernels.lanes import (
 from cbp_ray.kernels.learner_state import Choices
 from cbp_ray.kernels.mlp_replacement import generate_and_test, measure, needs_incoming, needs_outgoing
 from cbp_ray.kernels.mlp_state import ROWS, Total
-from cbp_ray.kernels.vectors import VECTOR, four_sums, load_at, store_at, total
+from cbp_ray.kernels.vectors import VECTOR, four_sums, load_at, prefetch, store_at, total
 
 RIGHT, LOSS = int(Total.RIGHT), int(Total.LOSS)
 SMALLEST_SCALE = 1 / 16
 """Below this, a layer's `scale` goes back into its weights."""
 
+FAR = 1 << 18
+"""A layer with more weights than these does not stay in the second-level cache, and rows are fetched ahead."""
+
+BLOCK = 128
+"""Places of a row that are worked on between two fetches."""
+
 REFRESH = 1024
 """Steps after which Σ|w| is summed anew: rounding errors of its updates can't grow beyond those of so many."""
+
+NO_CHOICES = Choices(
+    **{name: 0 if kind is int else False for name, kind in Choices.__annotations__.items()}  # type: ignore[arg-type]
+)
+"""Of the right type, for where none are known yet."""
 
 
 @inlined
@@ -74,11 +85,24 @@ def hide(layout: Any, scratch: Any, choices: Any) -> None:
 
 
 @inlined
+def announce(state: Any, layout: Any, scratch: Any, layer: int, following: int, begin: int, end: int) -> None:
+    """Fetches part of the rows of the group that comes next in the list, if the layer is too large for the cache."""
+    if following < 0 or following >= scratch.number[layer]:
+        return
+    first, stride, at = layout.weight[layer], layout.stride[layer], layout.active[layer] + following
+    for k in range(ROWS):
+        row = first + scratch.listed[at + k] * stride
+        for i in range(begin, end, VECTOR):
+            prefetch(state.weights, row + i)
+
+
+@inlined
 def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) -> None:
     """z = Wᵀh + b of a layer into `scratch.h`."""
     z, stride, first = layout.unit[layer + 1], layout.stride[layer], layout.weight[layer]
     start = layout.active[layer]
     w, h = state.weights, scratch.h
+    far = layout.size[layer] * stride > FAR
     for k in range(0, stride, VECTOR):
         bias = load_at(state.bias, z + k)
         store_at(h, z + k, spread(0.0, bias) if choices.decays else bias)
@@ -89,10 +113,14 @@ def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) ->
         d = first + scratch.listed[start + k + 3] * stride
         x_a, x_b = scratch.outputs[start + k], scratch.outputs[start + k + 1]
         x_c, x_d = scratch.outputs[start + k + 2], scratch.outputs[start + k + 3]
-        for i in range(0, stride, VECTOR):
-            left = multiply_add(load_at(w, a + i), x_a, load_at(w, b + i) * x_b)
-            right = multiply_add(load_at(w, c + i), x_c, load_at(w, d + i) * x_d)
-            store_at(h, z + i, load_at(h, z + i) + (left + right))
+        for begin in range(0, stride, BLOCK):
+            end = min(begin + BLOCK, stride)
+            if far:
+                announce(state, layout, scratch, layer, k + ROWS, begin, end)
+            for i in range(begin, end, VECTOR):
+                left = multiply_add(load_at(w, a + i), x_a, load_at(w, b + i) * x_b)
+                right = multiply_add(load_at(w, c + i), x_c, load_at(w, d + i) * x_d)
+                store_at(h, z + i, load_at(h, z + i) + (left + right))
     if choices.decays:
         scale = state.scale[layer]
         for k in range(0, stride, VECTOR):
@@ -197,7 +225,9 @@ def descend_rows(
         rate = numbers.step_size / state.scale[layer]
         scale = state.scale[layer] / (1 - numbers.step_size * numbers.weight_decay)
     zero = spread(0.0, load_at(delta, above))
-    for k in range(0, scratch.number[layer], ROWS):
+    far = layout.size[layer] * stride > FAR
+    # Backwards: what the forward pass has read last is still in the cache.
+    for k in range(scratch.number[layer] - ROWS, -1, -ROWS):
         j_a, j_b = scratch.listed[start + k], scratch.listed[start + k + 1]
         j_c, j_d = scratch.listed[start + k + 2], scratch.listed[start + k + 3]
         a, b, c, d = first + j_a * stride, first + j_b * stride, first + j_c * stride, first + j_d * stride
@@ -205,26 +235,30 @@ def descend_rows(
         s_c, s_d = -rate * scratch.outputs[start + k + 2], -rate * scratch.outputs[start + k + 3]
         dot_a, dot_b, dot_c, dot_d = zero, zero, zero, zero
         out_a, out_b, out_c, out_d = zero, zero, zero, zero
-        for i in range(0, stride, VECTOR):
-            g = load_at(delta, above + i)
-            w_a, w_b, w_c, w_d = load_at(w, a + i), load_at(w, b + i), load_at(w, c + i), load_at(w, d + i)
-            if back:
-                dot_a, dot_b = multiply_add(w_a, g, dot_a), multiply_add(w_b, g, dot_b)
-                dot_c, dot_d = multiply_add(w_c, g, dot_c), multiply_add(w_d, g, dot_d)
-            n_a, n_b = multiply_add(s_a, g, w_a), multiply_add(s_b, g, w_b)
-            n_c, n_d = multiply_add(s_c, g, w_c), multiply_add(s_d, g, w_d)
-            store_at(w, a + i, n_a)
-            store_at(w, b + i, n_b)
-            store_at(w, c + i, n_c)
-            store_at(w, d + i, n_d)
-            if sums_in or sums_out:
-                n_a, n_b, n_c, n_d = absolute(n_a), absolute(n_b), absolute(n_c), absolute(n_d)
-            if sums_out:
-                out_a, out_b, out_c, out_d = out_a + n_a, out_b + n_b, out_c + n_c, out_d + n_d
-            if sums_in:
-                left = (n_a - absolute(w_a)) + (n_b - absolute(w_b))
-                right = (n_c - absolute(w_c)) + (n_d - absolute(w_d))
-                store_at(incoming, above + i, load_at(incoming, above + i) + (left + right))
+        for begin in range(0, stride, BLOCK):
+            end = min(begin + BLOCK, stride)
+            if far:
+                announce(state, layout, scratch, layer, k - ROWS, begin, end)
+            for i in range(begin, end, VECTOR):
+                g = load_at(delta, above + i)
+                w_a, w_b, w_c, w_d = load_at(w, a + i), load_at(w, b + i), load_at(w, c + i), load_at(w, d + i)
+                if back:
+                    dot_a, dot_b = multiply_add(w_a, g, dot_a), multiply_add(w_b, g, dot_b)
+                    dot_c, dot_d = multiply_add(w_c, g, dot_c), multiply_add(w_d, g, dot_d)
+                n_a, n_b = multiply_add(s_a, g, w_a), multiply_add(s_b, g, w_b)
+                n_c, n_d = multiply_add(s_c, g, w_c), multiply_add(s_d, g, w_d)
+                store_at(w, a + i, n_a)
+                store_at(w, b + i, n_b)
+                store_at(w, c + i, n_c)
+                store_at(w, d + i, n_d)
+                if sums_in or sums_out:
+                    n_a, n_b, n_c, n_d = absolute(n_a), absolute(n_b), absolute(n_c), absolute(n_d)
+                if sums_out:
+                    out_a, out_b, out_c, out_d = out_a + n_a, out_b + n_b, out_c + n_c, out_d + n_d
+                if sums_in:
+                    left = (n_a - absolute(w_a)) + (n_b - absolute(w_b))
+                    right = (n_c - absolute(w_c)) + (n_d - absolute(w_d))
+                    store_at(incoming, above + i, load_at(incoming, above + i) + (left + right))
         if back:
             g_a, g_b, g_c, g_d = four_sums(dot_a, dot_b, dot_c, dot_d)
             hand_back(layout, scratch, choices, below, layer, j_d, g_d, scale)
@@ -356,82 +390,14 @@ def count_time_steps(state: Any, layout: Any, scratch: Any, numbers: Any) -> Non
         store_at(scratch.inverse_2, k, 1.0 / c_2)
 
 
-@inlined
-def learn(
-    state: Any,
-    layout: Any,
-    scratch: Any,
-    stream: Any,
-    order: Any,
-    where: Any,
-    shades: Any,
-    bounds: Any,
-    choices: Any,
-    numbers: Any,
-) -> None:
-    """Learns from the images `order`, one after the other.
+def _make_classifier(constant: Choices | None) -> Callable[..., None]:
+    """Learns from images one after the other; compiled for `constant` choices, or for those that it is given.
 
-    Args:
-      state, layout, scratch: the run.
-      stream: the data set.
-      order: int64 [examples].
-      where: int64 [pixels], where each pixel goes.
-      shades: [256], the input for each value of a pixel.
-      bounds: float64 [layers], of the distribution of new weights.
-      choices, numbers: see `learner_state`.
+    Not a part that is inlined: it would be compiled twice, once for itself.
     """
-    before = flush_denormals()
-    layers = len(layout.stride)
-    for t in range(len(order)):
-        image = order[t]
-        show(layout, scratch, choices, stream, image, where, shades)
-        for layer in range(layers):
-            sum_rows(state, layout, scratch, choices, layer)
-            if layer < layers - 1:
-                activate_level(state, layout, scratch, choices, numbers, layer + 1)
-        classify(state, layout, scratch, layers, stream.label[image])
-        if choices.adam:
-            count_time_steps(state, layout, scratch, numbers)
-        for layer in range(layers - 1, -1, -1):
-            learn_level(state, layout, scratch, choices, numbers, layer + 1)
-            if layer > 0 and choices.activation == RELU:
-                clear_delta(layout, scratch, layer)
-            if choices.adam:
-                adapt_rows(state, layout, scratch, choices, numbers, layer)
-            elif layer == 0:
-                descend_rows(state, layout, scratch, choices, numbers, layer, False, True)
-            elif layer == layers - 1:
-                descend_rows(state, layout, scratch, choices, numbers, layer, True, False)
-            else:
-                descend_rows(state, layout, scratch, choices, numbers, layer, True, True)
-        hide(layout, scratch, choices)
-        if choices.replaces:
-            if state.steps[0] % REFRESH == 0:
-                for layer in range(layers):
-                    measure(state, layout, layer)
-            generate_and_test(state, layout, scratch, choices, numbers, bounds)
-    restore_denormals(before)
+    fixed = constant is not None
+    known = constant or NO_CHOICES
 
-
-@functools.cache
-def specialised_classifier(choices: Choices) -> Callable[..., None]:
-    """`learn` compiled for constant `choices`, without that argument. From the disk cache after the first time."""
-
-    @functools.partial(compile_cached, **UNCOUNTED)
-    def learner(
-        state: Any, layout: Any, scratch: Any, stream: Any, order: Any, where: Any, shades: Any, bounds: Any, numbers: Any
-    ) -> None:
-        use_wide_vectors()
-        learn(state, layout, scratch, stream, order, where, shades, bounds, choices, numbers)
-
-    return learner
-
-
-@functools.cache
-def general_classifier() -> Callable[..., None]:
-    """`learn` compiled once for all choices, which it takes at run time: slower, and the same numbers. For tests."""
-
-    @functools.partial(compile_cached, **UNCOUNTED)
     def learner(
         state: Any,
         layout: Any,
@@ -441,10 +407,65 @@ def general_classifier() -> Callable[..., None]:
         where: Any,
         shades: Any,
         bounds: Any,
-        choices: Any,
+        given: Any,
         numbers: Any,
     ) -> None:
-        use_wide_vectors()
-        learn(state, layout, scratch, stream, order, where, shades, bounds, choices, numbers)
+        """Learns from the images `order`.
 
-    return learner
+        Args:
+          state, layout, scratch: the run.
+          stream: the data set.
+          order: int64 [examples].
+          where: int64 [pixels], where each pixel goes.
+          shades: [256], the input for each value of a pixel.
+          bounds: float64 [layers], of the distribution of new weights.
+          given: choices; see `learner_state`.
+          numbers: see `learner_state`.
+        """
+        use_wide_vectors()
+        choices = known if fixed else given
+        before = flush_denormals()
+        layers = len(layout.stride)
+        for t in range(len(order)):
+            image = order[t]
+            show(layout, scratch, choices, stream, image, where, shades)
+            for layer in range(layers):
+                sum_rows(state, layout, scratch, choices, layer)
+                if layer < layers - 1:
+                    activate_level(state, layout, scratch, choices, numbers, layer + 1)
+            classify(state, layout, scratch, layers, stream.label[image])
+            if choices.adam:
+                count_time_steps(state, layout, scratch, numbers)
+            for layer in range(layers - 1, -1, -1):
+                learn_level(state, layout, scratch, choices, numbers, layer + 1)
+                if layer > 0 and choices.activation == RELU:
+                    clear_delta(layout, scratch, layer)
+                if choices.adam:
+                    adapt_rows(state, layout, scratch, choices, numbers, layer)
+                elif layer == 0:
+                    descend_rows(state, layout, scratch, choices, numbers, layer, False, True)
+                elif layer == layers - 1:
+                    descend_rows(state, layout, scratch, choices, numbers, layer, True, False)
+                else:
+                    descend_rows(state, layout, scratch, choices, numbers, layer, True, True)
+            hide(layout, scratch, choices)
+            if choices.replaces:
+                if state.steps[0] % REFRESH == 0:
+                    for layer in range(layers):
+                        measure(state, layout, layer)
+                generate_and_test(state, layout, scratch, choices, numbers, bounds)
+        restore_denormals(before)
+
+    return compile_cached(learner, **UNCOUNTED)
+
+
+@functools.cache
+def specialised_classifier(choices: Choices) -> Callable[..., None]:
+    """Compiled for constant `choices`, after which no branch on one is left. From the disk cache after the first time."""
+    return _make_classifier(choices)
+
+
+@functools.cache
+def general_classifier() -> Callable[..., None]:
+    """Compiled once for all choices, which it takes at run time: slower, and the same numbers. For tests."""
+    return _make_classifier(None)

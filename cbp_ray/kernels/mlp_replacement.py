@@ -29,6 +29,9 @@ from cbp_ray.kernels.unit_replacement import (
 from cbp_ray.kernels.vectors import VECTOR, load_at, store_at, total
 from cbp_ray.randomness import UNIT_SCALE
 
+SMALL = 1 << 17
+"""Sums over layers with no more weights than these are made anew after a replacement; in larger ones no sum becomes zero."""
+
 REPLACED, NONFINITE = int(Total.REPLACED), int(Total.NONFINITE)
 
 
@@ -165,6 +168,9 @@ def replace_smallest(
         if best < 0:
             break
         replace_unit(state, layout, scratch, choices, bounds, level, best - first)
+    if layout.size[level] * layout.stride[level] <= SMALL:
+        # A unit whose inputs have all been replaced has Σ|w_in| = 0 and nothing else; subtracting leaves rounding errors.
+        measure(state, layout, level)
     oldest = state.birth[first]
     for k in range(first, last):
         oldest = min(oldest, state.birth[k])

@@ -7,7 +7,7 @@ from typing import Any
 
 import llvmlite.ir as ir
 import numpy as np
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from cbp_ray.kernels.compilation import inlined
@@ -62,6 +62,23 @@ def store_at(typingctx: Any, array: Any, position: Any, value: Any) -> Any:
     return types.void(array, position, value), codegen
 
 
+@intrinsic
+def prefetch(typingctx: Any, array: Any, position: Any) -> Any:
+    """Asks for the cache line at `position` to come to the second-level cache."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        position = context.cast(builder, args[1], sig.args[1], types.intp)
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        byte_pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+        address = builder.bitcast(builder.gep(data, [position]), byte_pointer)
+        builder.call(function, [address, *(ir.Constant(number, k) for k in (0, 2, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, position), codegen
+
+
 def _shuffle(builder: Any, a: Any, b: Any, indices: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), indices))
 
@@ -77,7 +94,7 @@ def _halves(builder: Any, a: Any) -> Any:
 @intrinsic
 def four_sums(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """The sums of four vectors: a third of the work of four separate ones."""
-    result = types.UniTuple(a.dtype, 4)
+    result: Any = types.UniTuple(a.dtype, 4)  # type: ignore[attr-defined]
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         # Pairs of neighbours, within each group of four lanes: [a01, b01, a23, b23] and so for c and d.
@@ -87,7 +104,8 @@ def four_sums(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
             pairs.append(builder.fadd(_shuffle(builder, x, y, even), _shuffle(builder, x, y, [k + 1 for k in even])))
         # Then [a0123, b0123, c0123, d0123] in each group.
         low = [g + k for g in range(0, VECTOR, 4) for k in (0, 1, VECTOR, VECTOR + 1)]
-        sums = builder.fadd(_shuffle(builder, *pairs, low), _shuffle(builder, *pairs, [k + 2 for k in low]))
+        first, second = pairs
+        sums = builder.fadd(_shuffle(builder, first, second, low), _shuffle(builder, first, second, [k + 2 for k in low]))
         sums = _halves(builder, _halves(builder, sums))
         parts = [builder.extract_element(sums, ir.Constant(ir.IntType(32), k)) for k in range(4)]
         return context.make_tuple(builder, result, parts)
