@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LOG_WIDTH = 132
 """Of a table that goes to a file or a pipe."""
 
+LONG_SECONDS = 86_400
+"""Of CPU time: whoever asks for more is told of the smaller scale."""
+
 figure_argument = click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
 scale_option = click.option(
     "--scale",
@@ -65,6 +68,8 @@ def reproduce(figure: str, scale: str, storage: Path, address: str | None) -> in
     begun = time.monotonic()
     check_storage(str(storage))
     sweeps = [load_figure(f, scale) for f in figures]
+    if scale == "paper":
+        _say_if_long(figures)
     outcomes = [_run(sweep, storage, address) for sweep in join(sweeps, figure)]
     failed = sum(outcome.failed for outcome in outcomes)
     if failed:
@@ -172,6 +177,18 @@ def _run(sweep: "Sweep", storage: Path, address: str | None) -> "Outcome":
         return run_sweep(sweep, storage, address=address, progress=display)
     finally:
         display.close()
+
+
+def _say_if_long(figures: Sequence[Figure]) -> None:
+    from cbp_ray.cli_progress import span
+    from cbp_ray.figures.estimate import estimate
+
+    paper = estimate(figures, "paper").core_seconds
+    if paper > LONG_SECONDS:
+        laptop = span(estimate(figures, "laptop").core_seconds)
+        click.echo(
+            f"All runs take about {span(paper)} of CPU time at the paper's scale, {laptop} with --scale laptop.", err=True
+        )
 
 
 def _by_problem(name: str, figures: Sequence[Figure]) -> dict[str, list[Figure]]:

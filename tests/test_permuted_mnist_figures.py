@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_up_results import accuracy_case, world
 
+from cbp_ray import cli_figures
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves
@@ -184,7 +185,7 @@ def test_laptop_scale_is_for_an_hour_or_so_of_two_cores() -> None:
 def test_both_problems_have_their_own_part_of_the_page_of_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cbp_ray.cli_figures.chosen", lambda name: [FIGURES[key] for key in CHOSEN[name]])
+    monkeypatch.setattr(cli_figures, "chosen", lambda name: [FIGURES[key] for key in CHOSEN[name]])
     monkeypatch.setattr(reproduce_module, "read_cases", lambda sweep, storage: world(sweep.source, True))
     monkeypatch.setattr(style, "save", lambda figure, path: path.with_suffix(".png").touch())
     arguments = ["--storage", str(tmp_path / "results"), "--docs", str(tmp_path)]
@@ -208,6 +209,15 @@ def test_both_problems_have_their_own_part_of_the_page_of_results(
 
 
 CHOSEN = {"bit-flipping": ["fig3"], "permuted-mnist": ["fig4", "fig18"], "all": ["fig3", "fig4", "fig18"]}
+
+
+def test_who_asks_for_half_a_year_is_told_of_the_smaller_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_figures._say_if_long([FIGURES["fig6"]])
+    assert capsys.readouterr().err == ""
+    cli_figures._say_if_long([FIGURES["fig7"]])
+    error = capsys.readouterr().err
+    assert "days of CPU time" in error
+    assert "--scale laptop" in error
 
 
 def test_without_mnist_a_sweep_ends_with_one_line_before_it_begins(
