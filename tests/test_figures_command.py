@@ -1,20 +1,23 @@
 """`reproduce`, `plot` and `figures` at smoke scale: real runs through Ray, figures, tables and documentation."""
 
+import functools
 import json
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 from made_up_results import world
+from mnist_help import general_engine
 
 from cbp_ray import cli_figures
 from cbp_ray.cli import main
-from cbp_ray.experiments import run_online
+from cbp_ray.experiments import mnist_engine, run_online
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.figures.paper_claims import claims_of
 from cbp_ray.figures.provenance import reproductions
 from cbp_ray.figures.registry import FIGURES, GROUPS
 from cbp_ray.figures.reproduce import join, load_figure
+from cbp_ray.problems import mnist_files
 from cbp_ray.results import Block, Store
 
 
@@ -78,8 +81,11 @@ def test_plot_without_results_says_what_is_missing(storage: Path, capsys: pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", ["bit-flipping", "permuted-mnist"])
 def test_every_figure_can_be_made_from_real_runs_at_smoke_scale(
-    problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # One compiled kernel for all algorithms of Permuted MNIST, instead of one for each.
+    general = functools.partial(general_engine, images=mnist_files.load("mnist"))
+    monkeypatch.setattr(mnist_engine, "MnistKernelEngine", general)
     figures = GROUPS[problem]
     for sweep in join([load_figure(figure, "smoke") for figure in figures], problem):
         # Without Ray, which other tests have: what is tried out here are the settings of every figure.
@@ -134,7 +140,7 @@ def test_figures_lists_what_each_costs(capsys: pytest.CaptureFixture[str]) -> No
     listed = {entry["key"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["fig6"]["cost"]["runs"] == 7800
     assert 30 < listed["fig6"]["cost"]["core_seconds"] < 3000
-    # 24 settings, 10 runs of 48M examples of a network with 9.6M weights: half a year of one core.
+    # 24 settings, 10 runs of 48M examples of a network with 9.6M weights: most of a year of one core.
     assert listed["fig7"]["cost"]["runs"] == 240
     assert 3e6 < listed["fig7"]["cost"]["core_seconds"] < 1e8
     assert listed["fig9"]["cost"] is None or listed["fig9"]["available"]
