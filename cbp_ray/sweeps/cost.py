@@ -70,7 +70,7 @@ def _around_the_learner(config: OnlineConfig) -> float:
     if not isinstance(config.problem, PermutedMnistConfig):
         return 0.0
     tasks = config.examples / min(config.problem.task_length, IMAGES)
-    return tasks * TASK_SECONDS + config.bins * LAYER_SECONDS * sum(width**2.5 for width in config.network.hidden)
+    return tasks * TASK_SECONDS + config.bins * LAYER_SECONDS * sum(math.pow(width, 2.5) for width in config.network.hidden)
 
 
 def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:
