@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LOG_WIDTH = 132
 """Of a table that goes to a file or a pipe."""
 
+LONG_SECONDS = 86_400
+"""Of CPU time: whoever asks for more is told of the smaller scale."""
+
 figure_argument = click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
 scale_option = click.option(
     "--scale",
@@ -54,7 +57,7 @@ def reproduce(figure: str, scale: str, storage: Path, address: str | None) -> in
     Examples:
       cbp-ray reproduce fig6
       cbp-ray reproduce bit-flipping
-      cbp-ray reproduce fig7 --scale laptop
+      cbp-ray reproduce permuted-mnist --scale laptop
       cbp-ray reproduce all --scale smoke --storage /tmp/try
     """
     figures = chosen(figure)
@@ -65,6 +68,8 @@ def reproduce(figure: str, scale: str, storage: Path, address: str | None) -> in
     begun = time.monotonic()
     check_storage(str(storage))
     sweeps = [load_figure(f, scale) for f in figures]
+    if scale == "paper":
+        _say_if_long(figures)
     outcomes = [_run(sweep, storage, address) for sweep in join(sweeps, figure)]
     failed = sum(outcome.failed for outcome in outcomes)
     if failed:
@@ -116,13 +121,16 @@ def plot(figure: str, scale: str, storage: Path, docs: Path | None) -> int:
     if docs is not None:
         from cbp_ray.figures.documentation import write_documentation
 
-        write_documentation(figure, products, sweeps, storage, directory, docs)
+        for name, part in _by_problem(figure, figures).items():
+            own = [k for k, f in enumerate(figures) if f in part]
+            write_documentation(name, [products[k] for k in own], [sweeps[k] for k in own], storage, directory, docs)
     return _conclude([finding for product in products for finding in product.findings], figure, directory)
 
 
 @click.command()
+@scale_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs to read.")
-def figures(as_json: bool) -> None:
+def figures(scale: str, as_json: bool) -> None:
     """List the figures of the paper, their claims and what they cost.
 
     Says of each figure whether `cbp-ray reproduce` can run it in this version, how many runs it takes and about how
@@ -132,12 +140,13 @@ def figures(as_json: bool) -> None:
     \b
     Examples:
       cbp-ray figures
+      cbp-ray figures --scale laptop
       cbp-ray figures --json
     """
     from cbp_ray.cli_progress import span
     from cbp_ray.figures.estimate import Estimate, estimate
 
-    costs: dict[str, Estimate] = {f.key: estimate([f]) for f in FIGURES.values() if f.available}
+    costs: dict[str, Estimate] = {f.key: estimate([f], scale) for f in FIGURES.values() if f.available}
     if as_json:
         listed = [
             {**asdict(f), "available": f.available, "cost": asdict(costs[f.key]) if f.key in costs else None}
@@ -155,7 +164,7 @@ def figures(as_json: bool) -> None:
         amount = (f"{cost.runs:,}", span(cost.core_seconds)) if cost else ("not built yet", "")
         table.add_row(figure.key, figure.problem, contents, *amount)
     Console().print(table)
-    together = estimate([figure for figure in FIGURES.values() if figure.available])
+    together = estimate([figure for figure in FIGURES.values() if figure.available], scale)
     click.echo(f"Together, shared runs once: {together.runs:,} runs, {span(together.core_seconds)} of CPU time.")
 
 
@@ -168,6 +177,26 @@ def _run(sweep: "Sweep", storage: Path, address: str | None) -> "Outcome":
         return run_sweep(sweep, storage, address=address, progress=display)
     finally:
         display.close()
+
+
+def _say_if_long(figures: Sequence[Figure]) -> None:
+    from cbp_ray.cli_progress import span
+    from cbp_ray.figures.estimate import estimate
+
+    paper = estimate(figures, "paper").core_seconds
+    if paper > LONG_SECONDS:
+        laptop = span(estimate(figures, "laptop").core_seconds)
+        click.echo(
+            f"All runs take about {span(paper)} of CPU time at the paper's scale, {laptop} with --scale laptop.", err=True
+        )
+
+
+def _by_problem(name: str, figures: Sequence[Figure]) -> dict[str, list[Figure]]:
+    """The parts of the page of results: that of one name, or one per problem for all figures together."""
+    problems = dict.fromkeys(figure.problem for figure in figures)
+    if len(problems) == 1:
+        return {name: list(figures)}
+    return {problem: [figure for figure in figures if figure.problem == problem] for problem in problems}
 
 
 def _directory(storage: Path, scale: str) -> Path:

@@ -29,12 +29,14 @@ def make_display(as_json: bool) -> Display:
 
 
 def span(seconds: float | None) -> str:
-    """`4 s`, `3 min`, `2.5 h`."""
+    """`4 s`, `3 min`, `2.5 h`, `160 days`."""
     if seconds is None:
         return "?"
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 100 * 3600:
+        return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.0f} days"
 
 
 def rate(totals: Totals) -> str:

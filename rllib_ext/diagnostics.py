@@ -28,11 +28,11 @@ class Diagnostics:
         self.hooks = [modules[layer.outgoing[0]].register_forward_pre_hook(_Keep(self.latest, layer.unit)) for layer in layers]
 
     @torch.no_grad()
-    def measure(self, gnt: GenerateAndTest | None, report: StepReport | None) -> dict[str, float | dict[str, float]]:
-        """Numbers of the module, and under each hidden layer's name those of the layer."""
+    def measure(self, gnt: GenerateAndTest | None, report: StepReport | None) -> dict[tuple[str, ...], float]:
+        """Numbers of the module by `(name,)`, and those of its hidden layers by `(layer, name)`."""
         ages = {} if report is None else report.ages
         utilities = {} if report is None else report.utilities
-        result: dict[str, float | dict[str, float]] = {}
+        result: dict[tuple[str, ...], float] = {}
         for layer in self.layers:
             name = layer.unit
             numbers = {"weight_magnitude": float(self.weights[name].abs().mean())}
@@ -48,9 +48,9 @@ class Diagnostics:
             if gnt is not None:
                 numbers["replaced_lifetime"] = float(gnt.replaced[name])
                 numbers["nonfinite_lifetime"] = float(gnt.nonfinite[name])
-            result[name] = numbers
+            result |= {(name, key): value for key, value in numbers.items()}
         if gnt is not None:
-            result["replaced_lifetime"] = float(sum(gnt.replaced.values()))
+            result["replaced_lifetime",] = float(sum(gnt.replaced.values()))
         return result
 
     def close(self) -> None:

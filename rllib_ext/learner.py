@@ -166,7 +166,10 @@ class ContinualBackpropLearnerMixin(TorchLearner):
             self._measured = self._gradient_steps
             for module_id, diagnostics in self._diagnostics.items():
                 numbers = diagnostics.measure(self._gnts.get(module_id), self._reports.get(module_id))
-                self.metrics.log_dict(numbers, key=(module_id, RESULTS), reduce="item")
+                for path, value in numbers.items():
+                    lifetime = path[-1].endswith("_lifetime")
+                    reduction = {"reduce": "max"} if lifetime else {"reduce": "mean", "window": 1}
+                    self.metrics.log_value((module_id, RESULTS, *path), value, **reduction)
         super().after_gradient_based_update(timesteps=timesteps)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from cbp_ray.experiments import Curves, OnlineConfig
-from cbp_ray.experiments.engine import METRICS
+from cbp_ray.experiments.engine import METRICS, metrics_of
 from cbp_ray.figures.cases import Case, Cases
-from cbp_ray.figures.registry import FIGURES
+from cbp_ray.figures.registry import FIGURES, PERMUTED_MNIST
 from cbp_ray.figures.reproduce import load_figure
 
 RUNS, BINS = 40, 50
@@ -57,11 +57,73 @@ def case(first: float, last: float, *, examples: int = 1_000_000, **settings: An
 def world(figure: str, as_in_the_paper: bool, runs: int = RUNS) -> Cases:
     """Results for every setting of a figure, in which all its claims are clearly right, or clearly wrong."""
     sweep = load_figure(FIGURES[figure])
+    if FIGURES[figure].problem == PERMUTED_MNIST:
+        return Cases(_classified(c.config, as_in_the_paper, runs, n) for n, c in enumerate(sweep.configurations))
     tell = _paper if as_in_the_paper else _opposite
     return Cases(
         Case(c.config, _make(Case(c.config, _NOTHING), tell, number, runs, as_in_the_paper))
         for number, c in enumerate(sweep.configurations)
     )
+
+
+def accuracy_case(
+    config: dict[str, Any] | OnlineConfig,
+    accuracy: tuple[float, float],
+    magnitude: tuple[float, float] = (0.5, 0.5),
+    *,
+    runs: int = RUNS,
+    noise: float = 0.002,
+    seed: int = 0,
+) -> Case:
+    """One made-up case of Permuted MNIST: accuracy and last layer's weights go in straight lines, up to noise."""
+    defaults = {"problem": {"name": "permuted_mnist"}, "optimizer": {"name": "sgd", "step_size": 0.003}, "examples": 3_000_000}
+    config = config if isinstance(config, OnlineConfig) else OnlineConfig.make(defaults | config)
+    rng = np.random.default_rng(seed)
+    bins = np.arange(1, config.bins + 1) * config.bin_size
+    lines = {"accuracy": accuracy, "output_weight_magnitude": magnitude}
+    shape = (runs, config.bins)
+    metrics = {name: np.broadcast_to(0.5, shape) for name in metrics_of(config)} | {
+        name: np.linspace(*line, config.bins) + noise * (rng.normal(size=shape) + rng.normal(size=(runs, 1)))
+        for name, line in lines.items()
+    }
+    return Case(config, Curves(tuple(range(runs)), bins, metrics))
+
+
+FALLS: dict[str, dict[Any, float]] = {
+    "step_size": {0.01: 0.12, 0.003: 0.06, 0.001: 0.03},
+    "task_length": {10_000: 0.2, 100_000: 0.1, 1_000_000: 0.05},
+    "width": {100: 0.12, 1000: 0.04},
+}
+"""Of the accuracy of BP, in a world like the paper's, where the mildest comes last."""
+
+
+def _classified(config: OnlineConfig, paper: bool, runs: int, number: int) -> Case:
+    empty = Case(config, _NOTHING)
+    accuracy, magnitude = _accuracy(empty, paper)
+    if not paper:
+        magnitude = magnitude[::-1]
+        if empty.algorithm != "bp":
+            accuracy = accuracy[::-1]
+    return accuracy_case(config, accuracy, magnitude, runs=runs, seed=number)
+
+
+def _accuracy(empty: Case, paper: bool) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Accuracy and weights at the beginning and at the end, as in the paper; the opposite is this backwards, but for BP: there
+    the mildest falls most, and what should fall most rises."""
+    match empty.algorithm:
+        case "bp":
+            setting = "task_length" if empty.task_length != 60_000 else "width" if empty.width != 2000 else "step_size"
+            falls = FALLS[setting]
+            if not paper:
+                falls = dict(zip(falls, [-0.02, *list(falls.values())[-2::-1]], strict=True))
+            return (0.95, 0.95 - falls[getattr(empty, setting)]), (0.2, 0.6)
+        case "online_norm":
+            return (0.94, 0.84), (0.2, 0.8)
+        case "l2":
+            level = 0.93 - 0.01 * _decades(empty, 1e-4) ** 2
+            return (level, level - 0.02), (0.3, 0.2)
+    level = 0.94 - 0.005 * _decades(empty, 1e-5) ** 2
+    return (level, level + 0.02), (0.3, 0.2)
 
 
 _NOTHING = Curves((), np.zeros(0, dtype=np.int64), {})

@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 from made_up_results import case, curves, world
+from scipy.stats import t
 
 from cbp_ray.figures import comparisons, statistics
-from cbp_ray.figures.bit_flipping_claims import CLAIMS
 from cbp_ray.figures.cases import Case, Cases
 from cbp_ray.figures.claims import LEAST_RUNS, Cell, Claim, Evidence, Finding, Verdict, evaluate
+from cbp_ray.figures.paper_claims import CLAIMS
 from cbp_ray.figures.registry import FIGURES
 from cbp_ray.figures.report import claims_json, claims_markdown
 
@@ -168,10 +169,19 @@ def test_the_interval_has_its_level() -> None:
     weights = statistics.resampling_weights(40, resamples=2000)
     missed = 0
     for _ in range(400):
-        found = statistics.interval(weights @ rng.normal(size=40), 0.9)
+        found = statistics.interval(weights @ rng.normal(size=40), 0.9, runs=40)
         missed += not found.low < 0 < found.high
     # Binomial(400, 0.1): 40 with a standard deviation of 6; the percentile interval is a little short at 40 runs.
     assert 20 < missed < 72
+
+
+@pytest.mark.parametrize("runs", [5, 10])
+def test_the_interval_of_a_mean_of_few_runs_is_students(runs: int) -> None:
+    values = np.random.default_rng(runs).normal(size=runs)
+    found = statistics.interval(statistics.resampling_weights(runs) @ values, 0.95, runs)
+    ref = t.interval(0.95, runs - 1, values.mean(), values.std(ddof=1) / np.sqrt(runs))
+    # 10,000 resamples know the standard deviation to within a percent or so.
+    np.testing.assert_allclose((found.low, found.high), ref, atol=0.03 * (ref[1] - ref[0]))
 
 
 def test_findings_depend_on_the_results_alone() -> None:

@@ -91,7 +91,7 @@ def test_module_and_script_are_the_same_program() -> None:
         (["figures", "extra"], ["cbp-ray figures:", "extra", "see: cbp-ray figures --help"]),
         (["reproduce"], ["cbp-ray reproduce:", "FIG", "required"]),
         (["reproduce", "fig66"], ["cbp-ray reproduce:", "FIG", "one of fig3,", "'fig66'", "did you mean 'fig6'?"]),
-        (["reproduce", "fig20"], ["cbp-ray reproduce:", "FIG", "built in this version", "'fig20'", "fig3, fig6"]),
+        (["reproduce", "fig9"], ["cbp-ray reproduce:", "FIG", "built in this version", "'fig9'", "fig3, fig4"]),
         (["plot", "fig6", "--storage", "/nowhere"], ["cbp-ray plot:", "/nowhere", "run the sweep first"]),
         (["reproduce", "fig6", "--scale", "huge"], ["--scale", "one of paper, laptop, smoke", "'huge'"]),
         (["reproduce", "fig6", "--scale"], ["cbp-ray reproduce:", "--scale", "requires an argument"]),

@@ -263,8 +263,3 @@ CLAIMS: tuple[Claim, ...] = (
         norm_error,
     ),
 )
-
-
-def claims_of(figure: str) -> list[Claim]:
-    """The claims that one figure supports."""
-    return [claim for claim in CLAIMS if claim.figure == figure]

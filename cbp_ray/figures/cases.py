@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cbp_ray.experiments import Curves, OnlineConfig
-from cbp_ray.experiments.config import ContinualBackprop, Linear, OnlineNormalization
+from cbp_ray.experiments.config import ContinualBackprop, Linear, OnlineNormalization, PermutedMnistConfig
 from cbp_ray.figures import statistics
 from cbp_ray.figures.statistics import Array
 
@@ -42,6 +43,17 @@ class Case:
         return self.config.optimizer.step_size
 
     @property
+    def width(self) -> int | None:
+        """Units of the first hidden layer; None for the linear tracker."""
+        return None if isinstance(self.config.algorithm, Linear) else self.config.network.hidden[0]
+
+    @property
+    def task_length(self) -> int | None:
+        """Examples between two changes of the permutation; None unless Permuted MNIST."""
+        problem = self.config.problem
+        return problem.task_length if isinstance(problem, PermutedMnistConfig) else None
+
+    @property
     def examples(self) -> int:
         """Length of a run."""
         return self.config.examples
@@ -62,9 +74,16 @@ class Case:
         return self.step_size
 
     @cached_property
+    def error(self) -> Array:
+        """[runs, bins]: squared error, or the fraction of wrong classifications. Small is good, whatever the problem."""
+        if "accuracy" in self.curves.metrics:
+            return np.asarray(1 - self.curves.accuracy)
+        return self.curves.error
+
+    @cached_property
     def total(self) -> Array:
         """Mean error per example of each run, [runs]."""
-        return statistics.total(self.curves.error, self.curves.examples)
+        return statistics.total(self.error, self.curves.examples)
 
     @cached_property
     def mean_total(self) -> float:
@@ -79,13 +98,19 @@ class Case:
 
     @cached_property
     def diverged(self) -> int:
-        """Runs whose error did not stay finite."""
-        return int((~np.isfinite(self.curves.error)).any(axis=1).sum())
+        """Runs that did not stay finite."""
+        return int((~self._stayed_finite).sum())
+
+    @cached_property
+    def _stayed_finite(self) -> NDArray[np.bool_]:
+        # The accuracy of a network of not-a-numbers is a number.
+        metric = self.curves.metrics.get("loss", self.error)
+        return np.asarray(np.isfinite(metric).all(axis=1))
 
     @cached_property
     def survivors(self) -> "Case | None":
         """The same without the diverged runs, for drawings; None if all diverged."""
-        keep = np.asarray(np.isfinite(self.curves.error).all(axis=1))
+        keep = self._stayed_finite
         if not keep.any():
             return None
         seeds = tuple(seed for seed, kept in zip(self.curves.seeds, keep, strict=True) if kept)
@@ -106,6 +131,7 @@ class Case:
             "optimizer": self.optimizer,
             "step_size": self.step_size,
             **own,
+            **({"width": self.width, "task_length": self.task_length} if self.task_length is not None else {}),
         }
 
 

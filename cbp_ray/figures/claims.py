@@ -1,7 +1,7 @@
 """A claim of the paper as something that can fail: cells, each a statistic that is above zero if the claim is right.
 
-A claim says that something is so *for all* of its cells (every activation, say). Cells get simultaneous bootstrap
-intervals of 95%, by Bonferroni. The claim
+A claim says that something is so *for all* of its cells (every activation, say). Cells get simultaneous intervals of 95%,
+by Bonferroni, from bootstrap resamples of the runs (`statistics.interval`). The claim
 
 - **holds** if every interval lies above zero,
 - **fails** if some interval lies below zero,
@@ -21,7 +21,7 @@ from cbp_ray.figures.cases import Case, Cases
 from cbp_ray.figures.statistics import Array
 
 LEVEL = 0.95
-LEAST_RUNS = 20
+LEAST_RUNS = 5
 
 
 class Verdict(StrEnum):
@@ -77,6 +77,16 @@ class Evidence:
         """Mean of a metric over the beginning of the runs."""
         return self.mean(statistics.early(_clean(case, metric)))
 
+    def growth(self, case: Case, metric: str) -> Array:
+        """How far a metric at the end lies above its value at half of the run, as a fraction of the latter."""
+        values = _clean(case, metric)
+        return np.asarray(self.mean(statistics.late(values)) / self.mean(statistics.middle(values)) - 1)
+
+    def fall(self, case: Case) -> Array:
+        """How far the accuracy at the end lies below its high point, which is the low point of the error."""
+        error = _clean(case, "error")
+        return np.asarray(self.mean(statistics.late(error)) - self.mean(statistics.low_point(error)[0]))
+
     def rise(self, case: Case) -> Array:
         """How far the adjusted error at the end lies above its low point, as a fraction of the low point.
 
@@ -92,15 +102,14 @@ class Evidence:
         """Total error of the linear tracker over the first examples of its longest runs."""
         case = max(self.cases.select(algorithm="linear"), key=lambda case: (case.examples, -case.mean_total))
         bins = case.curves.examples <= examples
-        return self.mean(statistics.total(case.curves.error[:, bins], case.curves.examples[bins]))
+        return self.mean(statistics.total(case.error[:, bins], case.curves.examples[bins]))
 
     def _linear(self, case: Case) -> Case:
         return self.cases.best(algorithm="linear", examples=case.examples)
 
 
 def _clean(case: Case, metric: str) -> Array:
-    values = case.curves[metric]
-    return statistics.finite(values) if metric == "error" else values
+    return statistics.finite(case.error) if metric == "error" else case.curves[metric]
 
 
 @dataclass(frozen=True)
@@ -162,8 +171,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> Finding:
     """Looks at the evidence for one claim."""
     cells = list(claim.cells(evidence))
     level = 1 - (1 - LEVEL) / len(cells)
-    enough = evidence.cases.runs >= LEAST_RUNS
-    findings = tuple(_judge(cell, level, enough) for cell in cells)
+    findings = tuple(_judge(cell, level, evidence.cases.runs) for cell in cells)
     verdicts = {cell.verdict for cell in findings}
     if Verdict.FAILS in verdicts:
         verdict = Verdict.FAILS
@@ -172,9 +180,9 @@ def evaluate(claim: Claim, evidence: Evidence) -> Finding:
     return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, evidence.cases.runs, level, findings)
 
 
-def _judge(cell: Cell, level: float, enough: bool) -> CellFinding:
-    found = statistics.interval(cell.statistic, level)
-    verdict = Verdict.UNDECIDED
+def _judge(cell: Cell, level: float, runs: int) -> CellFinding:
+    found = statistics.interval(cell.statistic, level, runs)
+    verdict, enough = Verdict.UNDECIDED, runs >= LEAST_RUNS
     if enough and found.low > 0:
         verdict = Verdict.HOLDS
     elif enough and found.high < 0:

@@ -2,11 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pyarrow.parquet
 
+from cbp_ray.experiments.config import PermutedMnistConfig
 from cbp_ray.figures import provenance, report, tables
 from cbp_ray.figures.cases import Case
 from cbp_ray.figures.reproduce import Product, join
@@ -22,7 +23,7 @@ def write_documentation(
 
     Args:
       name: of the group of figures, `bit-flipping` say.
-      products: the figures.
+      products: the figures, all of one problem.
       sweeps: their sweeps, in the same order.
       storage: where the results are.
       figures: folder that holds the drawings and the log.
@@ -51,7 +52,8 @@ def write_documentation(
         for product, sweep in zip(products, sweeps, strict=True)
     ]
     page = docs / "results.md"
-    _replace_part(page, name, report.results_part(_introduction(name, sweeps, storage, figures), sections))
+    keys = {product.figure.key for product in products}
+    _replace_part(page, name, report.results_part(_introduction(name, keys, sweeps, storage, figures), sections))
     readme = docs.parent / "README.md"
     if readme.exists() and BEGIN.format(name) in readme.read_text(encoding="utf-8"):
         _replace_part(readme, name, report.verdicts_part(findings))
@@ -62,13 +64,31 @@ def write_documentation(
 def _about(sweep: Sweep, storage: str | os.PathLike[str]) -> str:
     spent = provenance.spent(sweep, storage)
     return (
-        f"{len(sweep.configurations)} settings, {len(sweep.seeds)} runs each: "
+        f"{_scale(sweep)}{len(sweep.configurations)} settings, {len(sweep.seeds)} runs each: "
         f"{spent.engine_seconds:.0f} s of CPU time, some of it shared with other figures."
     )
 
 
-def _introduction(name: str, sweeps: Sequence[Sweep], storage: str | os.PathLike[str], figures: Path) -> str:
-    log = [entry for entry in provenance.reproductions(figures) if entry.runs]
+def _scale(sweep: Sweep) -> str:
+    """What is smaller than in the paper, if something is: read off the runs themselves, so that it can't be forgotten."""
+    configs = [configuration.config for configuration in sweep.configurations]
+    problems = [config.problem for config in configs]
+    if not all(isinstance(problem, PermutedMnistConfig) for problem in problems):
+        return ""
+    facts = {
+        "hidden layers of": {str(config.network.hidden[0]) for config in configs},
+        "runs of": {f"{config.examples:,}" for config in configs},
+        "bins of": {f"{config.bin_size:,}" for config in configs},
+        "a new permutation every": {f"{problem.task_length:,}" for problem in problems if problem.name == "permuted_mnist"},
+    }
+    words = (f"{name} {', '.join(sorted(values, key=lambda v: (len(v), v)))}" for name, values in facts.items())
+    return f"Drawn here: {'; '.join(words)} examples. "
+
+
+def _introduction(
+    name: str, keys: Collection[str], sweeps: Sequence[Sweep], storage: str | os.PathLike[str], figures: Path
+) -> str:
+    log = [entry for entry in provenance.reproductions(figures) if entry.runs and not set(entry.figures).isdisjoint(keys)]
     lines = [
         f"- `{entry.command}` on {entry.finished}, commit {entry.commit}: {entry.runs:,} runs in {entry.sweep_seconds:.0f} s"
         f" ({entry.seconds:.0f} s with drawing and claims), {entry.cores} cores of {entry.cpu}"

@@ -25,7 +25,7 @@ def draw_step_sizes(cases: Cases, path: Path, activations: Iterable[str], column
             for step, look in style.STEP_SIZES.items():
                 if shown.has(step_size=step):
                     case = max(shown.select(step_size=step), key=lambda case: case.examples)
-                    _curve(panel, case, f"step size {step:g}", look)
+                    curve(panel, case, f"step size {step:g}", look)
             _finish(panel, [*shown, *_baseline(panel, cases)], NAMES[activation])
         _labels(panels, "squared error")
         style.legend(panels)
@@ -47,7 +47,7 @@ def algorithm_panel(panel: "Axes", cases: Cases, activation: str) -> None:
     for algorithm, look in style.ALGORITHMS.items():
         if algorithm != "linear" and cases.has(algorithm=algorithm, activation=activation):
             case = cases.best(algorithm=algorithm, activation=activation)
-            _curve(panel, case, NAMES[algorithm], look)
+            curve(panel, case, NAMES[algorithm], look)
             shown.append(case)
     _finish(panel, [*shown, *_baseline(panel, cases)], NAMES[activation])
 
@@ -55,37 +55,40 @@ def algorithm_panel(panel: "Axes", cases: Cases, activation: str) -> None:
 def metric_panel(panel: "Axes", cases: Iterable[Case], metric: str, title: str, label: str) -> None:
     """Another metric than the error against examples, one curve per case."""
     for case in cases:
-        _curve(panel, case, NAMES[case.algorithm], style.ALGORITHMS[case.algorithm], metric)
+        curve(panel, case, NAMES[case.algorithm], style.ALGORITHMS[case.algorithm], metric)
     style.title(panel, title)
     panel.set_ylabel(label)
-    _examples_axis(panel, max(case.examples for case in cases))
+    examples_axis(panel, max(case.examples for case in cases))
 
 
 def _baseline(panel: "Axes", cases: Cases) -> list[Case]:
     if not cases.has(algorithm="linear"):
         return []
     case = cases.best(algorithm="linear")
-    _curve(panel, case, "linear", style.ALGORITHMS["linear"])
+    curve(panel, case, "linear", style.ALGORITHMS["linear"])
     return [case]
 
 
-def _curve(panel: "Axes", case: Case, label: str, look: dict[str, Any], metric: str = "error") -> None:
+def curve(panel: "Axes", case: Case, label: str, look: dict[str, Any], metric: str | None = None, factor: float = 1.0) -> None:
+    """A metric, by default the one that the problem is judged by, against examples, with its standard error."""
     if case.survivors is not None:
         curves = case.survivors.curves
-        style.band(panel, curves.examples / 1e6, curves.mean(metric), curves.standard_error(metric), label, look)
+        mean, error = factor * curves.mean(metric), factor * curves.standard_error(metric)
+        style.band(panel, curves.examples / 1e6, mean, error, label, look)
     if case.diverged:
         style.note(panel, f"{label} without the {case.diverged} of {len(case.curves.seeds)} runs that diverged")
 
 
 def _finish(panel: "Axes", cases: list[Case], title: str) -> None:
     style.title(panel, title)
-    _examples_axis(panel, max(case.examples for case in cases))
+    examples_axis(panel, max(case.examples for case in cases))
     # The first bin, before anything is learned, would squeeze all others together.
     means = np.concatenate([case.survivors.curves.mean()[1:] for case in cases if case.survivors is not None])
     style.limit(panel, float(means.min()), float(min(means.max(), 4 * means.min())))
 
 
-def _examples_axis(panel: "Axes", examples: int) -> None:
+def examples_axis(panel: "Axes", examples: int) -> None:
+    """From the first example to the last."""
     panel.set_xlim(0, examples / 1e6)
 
 

@@ -8,9 +8,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from cbp_ray.figures.bit_flipping_claims import claims_of
 from cbp_ray.figures.cases import Case, Cases
 from cbp_ray.figures.claims import Evidence, Finding, evaluate
+from cbp_ray.figures.paper_claims import claims_of
 from cbp_ray.figures.registry import Figure
 from cbp_ray.results import Store
 from cbp_ray.sweeps import Sweep, load_sweep

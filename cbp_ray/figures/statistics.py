@@ -5,6 +5,7 @@ seeds from every setting. A statistic is computed once on all runs and once on e
 one array `[1 + RESAMPLES]`, the estimate first.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +19,14 @@ RESAMPLES = 10_000
 BOOTSTRAP_SEED = 2021
 """Claims are a function of the results alone."""
 
+FEW_RUNS = 20
+"""With fewer, the percentiles of resamples lie too close together: the interval is Student's."""
+
 LATE_BINS = 10
-"""The end of a run: its last 10 bins, 200,000 examples."""
+"""The end of a run: its last 10 bins, that is 200,000 examples of Bit-Flipping, 10 tasks of Permuted MNIST."""
 
 WINDOW_BINS = 5
-"""The low point of a run: 5 successive bins, 100,000 examples."""
+"""The low point of a run: 5 successive bins, that is 100,000 examples or 5 tasks."""
 
 DIVERGED = 1e6
 """The error that counts for a bin in which a run's error was not a number or infinite."""
@@ -44,11 +48,21 @@ def resampling_weights(runs: int, resamples: int = RESAMPLES, seed: int = BOOTST
     return np.concatenate([np.full((1, runs), 1 / runs), counts / runs])
 
 
-def interval(statistic: Array, level: float) -> Interval:
-    """Percentile interval of a statistic [1 + resamples]."""
-    tail = (1 - level) / 2
+def interval(statistic: Array, level: float, runs: int) -> Interval:
+    """Interval of a statistic [1 + resamples] of so many runs: percentiles of the resamples, Student's t if runs are few.
+
+    For a mean, the standard deviation of its resamples times √(n / (n - 1)) is its standard error, so the second kind is
+    then the textbook's.
+    """
+    estimate, tail = float(statistic[0]), (1 - level) / 2
+    if 1 < runs < FEW_RUNS:
+        from scipy.special import stdtrit
+
+        error = float(statistic[1:].std()) * math.sqrt(runs / (runs - 1))
+        reach = float(stdtrit(runs - 1, 1 - tail)) * error
+        return Interval(estimate, estimate - reach, estimate + reach)
     low, high = np.quantile(statistic[1:], [tail, 1 - tail])
-    return Interval(float(statistic[0]), float(low), float(high))
+    return Interval(estimate, float(low), float(high))
 
 
 def finite(error: Array) -> Array:
@@ -65,6 +79,12 @@ def total(error: Array, examples: NDArray[np.int64]) -> Array:
 def late(curve: Array) -> Array:
     """Mean of each run's last bins, [runs]."""
     return np.asarray(curve[:, -_late_bins(curve.shape[1]) :].mean(axis=1))
+
+
+def middle(curve: Array) -> Array:
+    """Mean of as many bins as `late` has, [runs]; the last of them ends at half of the run."""
+    half = curve.shape[1] // 2
+    return np.asarray(curve[:, max(half - _late_bins(curve.shape[1]), 0) : max(half, 1)].mean(axis=1))
 
 
 def early(curve: Array, bins: int = WINDOW_BINS) -> Array:

@@ -40,6 +40,10 @@ STEP_SIZES: dict[float, dict[str, Any]] = {
     0.003: {"color": BLUE},
     0.001: {"color": GREEN},
 }
+REPLACEMENT_RATES: tuple[dict[str, Any], ...] = ({"color": SKY}, {"color": BLUE}, {"color": PURPLE})
+"""From the smallest rate of a figure to the largest."""
+SERIES: tuple[dict[str, Any], ...] = ({"color": VERMILION}, {"color": BLUE}, {"color": GREEN})
+"""From the smallest value of a setting to the largest."""
 UTILITIES: dict[str, dict[str, Any]] = {
     "overall": {"color": BLUE, "marker": "o"},
     "mean_corrected_contribution": {"color": GREEN, "marker": "D"},

@@ -14,18 +14,21 @@ from cbp_ray.figures.cases import Case, Cases
 from cbp_ray.figures.names import NAMES
 
 DIGITS = 4
-BIN_METRICS = ("error", "saturated", "input_gradient", "input_weight_magnitude", "output_weight_magnitude", "dead")
+COUNTS = ("replacements", "nonfinite_utilities")
+"""Metrics that are no means over a bin's examples or units; the table of bins leaves them out."""
 
 
 def settings_table(cases: Cases) -> list[dict[str, Any]]:
-    """One row per setting: total error, low point, late error, late diagnostics, and whether it is the best of its kind."""
+    """One row per setting: total, low or high point, late performance, late diagnostics, and whether it is the best of its
+    kind."""
     best = {id(_best_of_kind(cases, case)) for case in cases}
     return [_row(case, cases) | {"best": id(case) in best} for case in cases]
 
 
 def _best_of_kind(cases: Cases, case: Case) -> Case:
     kind: dict[str, Any] = {
-        name: getattr(case, name) for name in ("algorithm", "activation", "optimizer", "examples", "utility")
+        name: getattr(case, name)
+        for name in ("algorithm", "activation", "optimizer", "examples", "utility", "width", "task_length")
     }
     if case.algorithm == "bp":
         kind["step_size"] = case.step_size
@@ -33,16 +36,40 @@ def _best_of_kind(cases: Cases, case: Case) -> Case:
 
 
 def _row(case: Case, cases: Cases) -> dict[str, Any]:
-    error, linear = statistics.finite(case.curves.error), None
-    if cases.has(algorithm="linear", examples=case.examples):
-        linear = statistics.finite(cases.best(algorithm="linear", examples=case.examples).curves.error)
-    low, low_linear = statistics.low_point(error, linear)
-    late = statistics.late(error)
-    late_linear = 1.0 if linear is None else statistics.late(linear).mean()
     return {
         **case.settings,
         "examples": case.examples,
         "runs": len(case.curves.seeds),
+        **(_in_accuracy(case) if "accuracy" in case.curves.metrics else _in_error(case, cases)),
+        "diverged_runs": case.diverged,
+    }
+
+
+def _in_accuracy(case: Case) -> dict[str, Any]:
+    late, high = 1 - statistics.late(case.error), 1 - statistics.low_point(case.error)[0]
+    magnitude = case.curves["output_weight_magnitude"]
+    layers = range(1, len(case.config.network.hidden) + 1)
+    return {
+        "total_accuracy": 1 - case.mean_total,
+        "total_accuracy_se": case.standard_error_of_total,
+        "high_point": float(high.mean()),
+        "late_accuracy": float(late.mean()),
+        "late_accuracy_se": _standard_error(late),
+        "fall": float(high.mean() - late.mean()),
+        "late_weight_magnitude": float(statistics.late(magnitude).mean()),
+        "weight_growth": float(statistics.late(magnitude).mean() / statistics.middle(magnitude).mean() - 1),
+        **{f"late_dead_{layer}": float(statistics.late(case.curves[f"dead_{layer}"]).mean()) for layer in layers},
+    }
+
+
+def _in_error(case: Case, cases: Cases) -> dict[str, Any]:
+    error, linear = statistics.finite(case.error), None
+    if cases.has(algorithm="linear", examples=case.examples):
+        linear = statistics.finite(cases.best(algorithm="linear", examples=case.examples).error)
+    low, low_linear = statistics.low_point(error, linear)
+    late = statistics.late(error)
+    late_linear = 1.0 if linear is None else statistics.late(linear).mean()
+    return {
         "total_error": case.mean_total,
         "total_error_se": case.standard_error_of_total,
         "low_point": float(low.mean()),
@@ -51,7 +78,6 @@ def _row(case: Case, cases: Cases) -> dict[str, Any]:
         "rise": float((late.mean() / late_linear) / (low.mean() / low_linear.mean()) - 1),
         "late_saturated": float(statistics.late(case.curves["saturated"]).mean()),
         "late_input_gradient": float(statistics.late(case.curves["input_gradient"]).mean()),
-        "diverged_runs": case.diverged,
     }
 
 
@@ -60,14 +86,15 @@ def _standard_error(per_run: statistics.Array) -> float:
 
 
 def bins_table(cases: Iterable[Case]) -> pyarrow.Table:
-    """One row per setting and bin: mean over the runs and its standard error, for the error and the diagnostics."""
+    """One row per setting and bin: mean over the runs and its standard error, for performance and diagnostics. All cases are
+    of one problem and as many hidden layers."""
     columns: dict[str, list[Any]] = {}
     for case in cases:
         bins = len(case.curves.examples)
         about = {**case.settings, "run_length": case.examples, "runs": len(case.curves.seeds), "diverged_runs": case.diverged}
         rows: dict[str, Sequence[Any]] = {name: [value] * bins for name, value in about.items()}
         rows |= {"bin": range(bins), "examples": case.curves.examples.tolist()}
-        for metric in BIN_METRICS:
+        for metric in (name for name in case.curves.metrics if name not in COUNTS):
             rows[f"{metric}_mean"] = case.curves.mean(metric).astype(np.float32).tolist()
             rows[f"{metric}_se"] = case.curves.standard_error(metric).astype(np.float32).tolist()
         for name, values in rows.items():

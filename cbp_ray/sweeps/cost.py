@@ -2,7 +2,7 @@
 
 import math
 
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import OnlineConfig, PermutedMnistConfig
 
 LANES = 32
 """Runs that the lane kernel advances together; the engine fills up the last block, so a single run costs as much as these."""
@@ -20,7 +20,21 @@ RLLIB_BYTES = 700e6
 """Of a worker with torch, RLlib and a run of it."""
 
 WEIGHT_SECONDS = 1.2e-10
-"""Per example, run and weight of a large network that is updated weight by weight."""
+"""Per example, run and weight of a large network in torch, of each of four passes over the weights."""
+
+MLP_SECONDS = 1.7e-6
+"""Per example of the MLP kernel, however small the network. All of its algorithms take about as long."""
+CACHED_WEIGHTS = 300_000
+"""So many weights stay near the core."""
+CACHED_WEIGHT_SECONDS, FAR_WEIGHT_SECONDS = 6e-11, 1.8e-10
+"""Per example and weight: of those, and of the rest, which come from memory."""
+TASK_SECONDS = 6e-3
+"""For the permutation of a task and the order of its images, every time that all have been shown."""
+LAYER_SECONDS = 5.3e-9
+"""For the diagnostics of a hidden layer of Permuted MNIST at a bin's end, times its width to the power of 2.5."""
+IMAGES = 60_000
+DATA_BYTES = 150e6
+"""Of MNIST in memory, as images and as lists of pixels."""
 
 STATE_ARRAYS = 4
 """Copies of the weights that a learner keeps: themselves, gradients or Adam's moments, and working memory."""
@@ -30,10 +44,10 @@ PROCESS_BYTES = 250e6
 
 def weights(config: OnlineConfig) -> int:
     """Number of weights of the learner, without biases."""
-    sizes = [getattr(config.problem, "inputs", 784), *config.network.hidden]
+    sizes = [config.problem.inputs, *config.network.hidden]
     if config.algorithm.name == "linear":
         sizes = sizes[:1]
-    return sum(a * b for a, b in zip(sizes, [*sizes[1:], 1], strict=True))
+    return sum(a * b for a, b in zip(sizes, [*sizes[1:], config.problem.outputs], strict=True))
 
 
 def lanes(config: OnlineConfig, engine: str) -> int:
@@ -50,8 +64,20 @@ def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
         whole = math.ceil(runs / LANES) * LANES
         per_example = LANE_SECONDS[config.optimizer.name] * max(0.3, size / LANE_WEIGHTS)
         return whole * config.examples * per_example
-    per_example = size * WEIGHT_SECONDS if engine == "kernel" else TORCH_SECONDS + 4 * size * WEIGHT_SECONDS
-    return runs * config.examples * per_example
+    if engine == "kernel":
+        far = max(0, size - CACHED_WEIGHTS)
+        per_example = MLP_SECONDS + (size - far) * CACHED_WEIGHT_SECONDS + far * FAR_WEIGHT_SECONDS
+    else:
+        per_example = TORCH_SECONDS + 4 * size * WEIGHT_SECONDS
+    return runs * (config.examples * per_example + _around_the_learner(config))
+
+
+def _around_the_learner(config: OnlineConfig) -> float:
+    """Seconds of one run that are not spent learning: making tasks, and looking into the network at the end of every bin."""
+    if not isinstance(config.problem, PermutedMnistConfig):
+        return 0.0
+    tasks = config.examples / min(config.problem.task_length, IMAGES)
+    return tasks * TASK_SECONDS + config.bins * LAYER_SECONDS * sum(math.pow(width, 2.5) for width in config.network.hidden)
 
 
 def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:
@@ -60,4 +86,5 @@ def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:
         return PROCESS_BYTES + runs * RLLIB_BYTES
     whole = math.ceil(runs / lanes(config, engine)) * lanes(config, engine)
     curves = whole * config.bins * 10 * 8
-    return PROCESS_BYTES + whole * weights(config) * 8 * STATE_ARRAYS + curves
+    data = DATA_BYTES if isinstance(config.problem, PermutedMnistConfig) else 0.0
+    return PROCESS_BYTES + data + whole * weights(config) * 8 * STATE_ARRAYS + curves

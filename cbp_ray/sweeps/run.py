@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cbp_ray.errors import InputError
+from cbp_ray.experiments.config import PermutedMnistConfig
 from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
 from cbp_ray.sweeps import cluster
@@ -85,6 +86,7 @@ def run_sweep(
         from cbp_ray.sweeps.search import check_search
 
         check_search(sweep)
+    news = _bring_data(sweep) if address is None else []
     with cluster.connected(address):
         slots = cluster.slots(sweep.resources)
         if slots == 0 and address is None:
@@ -96,6 +98,8 @@ def run_sweep(
             samples = sweep.tune.samples
             totals = Totals(samples * len(sweep.configurations), samples * sweep.runs, 0, slots, samples * plan.seconds)
         progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
+        for message in news:
+            progress(Event("warning", totals, {"message": message}))
         if slots == 0:
             progress(Event("warning", totals, {"message": f"{_does_not_fit(sweep.resources)} Waiting for one to come up."}))
         _fit(sweep, store, plan, totals, progress, retries, tensorboard)
@@ -128,6 +132,22 @@ def record_sweep(sweep: Sweep, store: Store) -> None:
     (store.folder / "sweeps").write(f"{sweep.source}.yaml", text)
     (store.folder / "sweeps").write(f"{sweep.source}.json", json.dumps(whole).encode())
     store.folder.write("sweep.yaml", text)
+
+
+def _bring_data(sweep: Sweep) -> list[str]:
+    """Fetches the data sets that are not on this machine yet, so that a missing one is one error and not one per trial.
+
+    On a cluster, each node fetches them when its first trial asks.
+
+    Returns:
+      What is new.
+    """
+    from cbp_ray.problems.mnist_files import fetch
+
+    problems = (configuration.config.problem for configuration in sweep.configurations)
+    wanted = sorted({problem.dataset for problem in problems if isinstance(problem, PermutedMnistConfig)})
+    fetched = ((dataset, *fetch(dataset)) for dataset in wanted)
+    return [f"{dataset} fetched from {source} to {folder}" for dataset, folder, source in fetched if source]
 
 
 def _fit(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Listener, retries: int, tensorboard: bool) -> None:
