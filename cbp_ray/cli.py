@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from cbp_ray import cli_figures, cli_sweeps
-from cbp_ray.cli_errors import Choice, Program, describe
+from cbp_ray.cli_errors import Choice, Failed, Program, describe
 from cbp_ray.errors import InputError
 
 PROGRAM = "cbp-ray"
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except click.ClickException as error:
         click.echo(" ".join(describe(error).split()), err=True)
-        return 2
+        return 1 if isinstance(error, Failed) else 2
     return result if isinstance(result, int) else 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cbp_ray.errors import InputError
+from cbp_ray.errors import ClusterError, InputError
 from cbp_ray.sweeps.definition import Resources
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -112,7 +112,7 @@ def _connect(address: str | None) -> None:
         raise InputError(f"address: must be a running Ray cluster, got {address!r} ({reason}); see `ray status`") from None
 
 
-class ClusterLost(RuntimeError):
+class ClusterLost(ClusterError):
     """Ray died under a sweep. What was finished is stored."""
 
 
