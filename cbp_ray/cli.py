@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from cbp_ray import cli_figures, cli_sweeps
+from cbp_ray import cli_figures, cli_jobs, cli_sweeps
 from cbp_ray.cli_errors import Choice, Failed, Program, describe
 from cbp_ray.errors import InputError
 
@@ -99,9 +99,9 @@ for command in (
     cli_figures.plot,
     cli_sweeps.status,
     cli_figures.figures,
-    cli_sweeps.submit,
-    cli_sweeps.logs,
-    cli_sweeps.stop,
+    cli_jobs.submit,
+    cli_jobs.logs,
+    cli_jobs.stop,
 ):
     cli.add_command(command)
 
