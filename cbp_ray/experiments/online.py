@@ -51,6 +51,7 @@ def iterate_online(
     seeds: Iterable[int] = range(100),
     engine: EngineName = "kernel",
     state: Checkpoint | None = None,
+    device: str = "cpu",
 ) -> Iterator[Bin]:
     """Advances all runs bin by bin. No threads, no globals, nothing written.
 
@@ -59,6 +60,7 @@ def iterate_online(
       seeds: one run each; a run does not depend on which others there are.
       engine: `kernel` (fast) or `torch` (the reference).
       state: a checkpoint of the same config, seeds and engine to go on from.
+      device: where engine `torch` computes, `cuda` say. Numbers of another kind of device agree to rounding.
 
     Yields:
       A `Bin` after every `config.bin_size` examples, from the checkpoint's next bin on.
@@ -67,7 +69,7 @@ def iterate_online(
       InputError: at the call, not at the first bin.
     """
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
-    runner = _make(engine, config, seeds)
+    runner = _make(engine, config, seeds, device)
     first = 0
     if state is not None:
         first = _resume(runner, state, config, seeds, engine)
@@ -80,6 +82,7 @@ def run_online(
     engine: EngineName = "kernel",
     progress: Callable[[Bin], None] | None = None,
     state: Checkpoint | None = None,
+    device: str = "cpu",
 ) -> Curves:
     """Runs one online experiment, once per seed, on the calling thread.
 
@@ -89,6 +92,7 @@ def run_online(
       engine: `kernel` (fast) or `torch` (the reference).
       progress: called after every bin.
       state: a checkpoint to go on from; the curves then begin after it.
+      device: where engine `torch` computes.
 
     Returns:
       The curves.
@@ -101,7 +105,7 @@ def run_online(
     seeds = check_seeds(seeds)
     examples: list[int] = []
     columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in METRICS}
-    for point in iterate_online(config, seeds, engine, state):
+    for point in iterate_online(config, seeds, engine, state, device):
         examples.append(point.examples)
         for name, values in point.metrics.items():
             columns[name].append(values)
@@ -125,16 +129,18 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     return checked
 
 
-def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
+def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...], device: str) -> Engine:
     # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
     if engine == "kernel":
+        if device != "cpu":
+            raise InputError(f"device: must be 'cpu' for engine 'kernel', got {device!r}; use engine 'torch' on another")
         from cbp_ray.experiments.kernel_engine import KernelEngine
 
         return KernelEngine(config, seeds)
     if engine == "torch":
         from cbp_ray.experiments.torch_engine import TorchEngine
 
-        return TorchEngine(config, seeds)
+        return TorchEngine(config, seeds, device)
     raise InputError(f"engine: must be 'kernel' or 'torch', got {engine!r}; use 'kernel'")
 
 

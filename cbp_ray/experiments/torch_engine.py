@@ -42,10 +42,12 @@ def build_network(config: OnlineConfig, seed: int) -> nn.Sequential:
 class Run:
     """One learner and its problem."""
 
-    def __init__(self, config: OnlineConfig, seed: int) -> None:
+    def __init__(self, config: OnlineConfig, seed: int, device: str = "cpu") -> None:
         self.problem = BitFlipping(seed, **config.problem.model_dump(exclude={"name"}))
         self.dtype = getattr(torch, config.dtype)
-        self.model = build_network(config, seed)
+        self.device = torch.device(device)
+        # Drawn on the CPU and then moved: the initial weights are the same on every device.
+        self.model = build_network(config, seed).to(self.device)
         algorithm, optimizer = config.algorithm, config.optimizer
         weight_decay = float(getattr(algorithm, "weight_decay", 0.0))
         self.optimizer: torch.optim.Optimizer
@@ -84,7 +86,7 @@ class Run:
     def advance(self, examples: int) -> dict[str, float]:
         """Learns from the next examples; the metrics over them."""
         inputs, targets = self.problem.take(examples, start=self.examples)
-        xs, ys = torch.from_numpy(inputs).to(self.dtype), torch.from_numpy(targets).to(self.dtype)
+        xs, ys = (torch.from_numpy(array).to(self.device, self.dtype) for array in (inputs, targets))
         outputs: list[Tensor] = []
         hooks = [module.register_forward_hook(lambda _m, _i, h: outputs.append(h.detach())) for module in self.activations]
         first = self.model[0]
@@ -144,9 +146,9 @@ class Run:
 class TorchEngine:
     """Any number of runs, one after the other."""
 
-    def __init__(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
-        self._config = config
-        self._runs = [Run(config, seed) for seed in seeds]
+    def __init__(self, config: OnlineConfig, seeds: Sequence[int], device: str = "cpu") -> None:
+        self._config, self._device = config, device
+        self._runs = [Run(config, seed, device) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
         bins = [run.advance(examples) for run in self._runs]
@@ -157,7 +159,7 @@ class TorchEngine:
 
     def load_state(self, state: Arrays, examples: int) -> None:
         # Optimizers make their state at the first step.
-        example = Run(self._config, seed=0)
+        example = Run(self._config, seed=0, device=self._device)
         example.advance(1)
         names = [name for name, _ in _flatten(example.state())]
         check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])
