@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
-from cbp_ray import cli_figures, cli_sweeps
-from cbp_ray.cli_errors import Choice, Program, describe
+from cbp_ray import cli_figures, cli_jobs, cli_sweeps
+from cbp_ray.cli_errors import Choice, Failed, Program, describe
 from cbp_ray.errors import InputError
 
 PROGRAM = "cbp-ray"
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except click.ClickException as error:
         click.echo(" ".join(describe(error).split()), err=True)
-        return 2
+        return 1 if isinstance(error, Failed) else 2
     return result if isinstance(result, int) else 0
 
 
@@ -99,9 +99,9 @@ for command in (
     cli_figures.plot,
     cli_sweeps.status,
     cli_figures.figures,
-    cli_sweeps.submit,
-    cli_sweeps.logs,
-    cli_sweeps.stop,
+    cli_jobs.submit,
+    cli_jobs.logs,
+    cli_jobs.stop,
 ):
     cli.add_command(command)
 

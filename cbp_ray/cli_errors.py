@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cbp_ray.errors import InputError
+from cbp_ray.errors import ClusterError, InputError
 
 
 class Choice(click.Choice[str]):
@@ -16,6 +16,10 @@ class Choice(click.Choice[str]):
         near = get_close_matches(str(value), self.choices, n=1)
         fix = f"; did you mean {near[0]!r}?" if near else ""
         return f"must be one of {', '.join(self.choices)}, got {value!r}{fix}"
+
+
+class Failed(click.ClickException):
+    """One line and exit code 1: the input is good, but what it asked for went wrong."""
 
 
 class Program(click.Group):
@@ -29,6 +33,8 @@ class Program(click.Group):
             return super().invoke(ctx)
         except InputError as error:
             raise click.ClickException(f"{ctx.command_path} {ctx.invoked_subcommand}: {error}") from error
+        except ClusterError as error:
+            raise Failed(f"{ctx.command_path} {ctx.invoked_subcommand}: {error}") from error
         except click.BadOptionUsage as error:
             # Click does not say which command the option belongs to.
             where = f"{ctx.command_path} {ctx.invoked_subcommand}"

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING
 import click
 
 from cbp_ray.cli_errors import Choice
+from cbp_ray.cli_sweeps import (
+    check_outlives_job,
+    check_storage,
+    check_writable,
+    in_job,
+    print_table,
+    run_and_show,
+    storage_option,
+)
+from cbp_ray.errors import InputError
 from cbp_ray.figures.registry import FIGURES, GROUPS, Figure, chosen
 
 if TYPE_CHECKING:
     from cbp_ray.figures.claims import Finding
     from cbp_ray.figures.reproduce import Product
-    from cbp_ray.sweeps import Outcome, Sweep
-
-LOG_WIDTH = 132
-"""Of a table that goes to a file or a pipe."""
+    from cbp_ray.sweeps import Sweep
 
 LONG_SECONDS = 86_400
 """Of CPU time: whoever asks for more is told of the smaller scale."""
@@ -31,13 +38,10 @@ scale_option = click.option(
     show_default=True,
     help="The paper's runs; what a 2-core machine finishes; a few seconds.",
 )
-storage_option = click.option(
-    "--storage",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="results",
-    show_default=True,
-    help="Where results are kept.",
+output_option = click.option(
+    "--output",
+    metavar="FOLDER",
+    help="Where figures, tables and claims go, in a folder per scale; DIR/figures without it.",
 )
 
 
@@ -45,13 +49,15 @@ storage_option = click.option(
 @figure_argument
 @scale_option
 @storage_option
+@output_option
 @click.option("--address", metavar="A", help="Ray cluster to run on; a local one is started without it.")
-def reproduce(figure: str, scale: str, storage: Path, address: str | None) -> int:
+def reproduce(figure: str, scale: str, storage: str, output: str | None, address: str | None) -> int:
     """Run the sweeps of a figure, draw it and check its claims.
 
     FIG is a key listed by `cbp-ray figures`, the name of a problem, or `all` (those that can be reproduced in this
-    version). Writes PNG, PDF, tables and the verdict on each of the paper's claims to DIR/figures/SCALE; exits with 1
-    if a claim fails. Runs that are stored already are not repeated: interrupt it at any time, and start it again.
+    version). Writes PNG, PDF, tables and the verdict on each of the paper's claims to DIR/figures/SCALE, or to
+    FOLDER/SCALE; exits with 1 if a claim fails. Runs that are stored already are not repeated: interrupt it at any time,
+    and start it again.
 
     \b
     Examples:
@@ -59,23 +65,24 @@ def reproduce(figure: str, scale: str, storage: Path, address: str | None) -> in
       cbp-ray reproduce bit-flipping
       cbp-ray reproduce permuted-mnist --scale laptop
       cbp-ray reproduce all --scale smoke --storage /tmp/try
+      cbp-ray reproduce fig6 --storage s3://bucket/cbp --output figures
     """
     figures = chosen(figure)
-    from cbp_ray.cli_sweeps import check_storage
     from cbp_ray.figures.provenance import Reproduction, now
     from cbp_ray.figures.reproduce import join, load_figure
 
     begun = time.monotonic()
-    check_storage(str(storage))
+    storage = check_storage(storage)
+    directory = _directory(storage, output, scale)
+    check_writable(directory, "--output")
     sweeps = [load_figure(f, scale) for f in figures]
     if scale == "paper":
         _say_if_long(figures)
-    outcomes = [_run(sweep, storage, address) for sweep in join(sweeps, figure)]
+    outcomes = [run_and_show(sweep, storage, address) for sweep in join(sweeps, figure)]
     failed = sum(outcome.failed for outcome in outcomes)
     if failed:
         click.echo(f"{failed} trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
         return 1
-    directory = _directory(storage, scale)
     findings = [finding for product in _produce(figures, sweeps, storage, directory) for finding in product.findings]
     Reproduction(
         command=f"cbp-ray reproduce {figure}" + ("" if scale == "paper" else f" --scale {scale}"),
@@ -95,13 +102,14 @@ def reproduce(figure: str, scale: str, storage: Path, address: str | None) -> in
 @figure_argument
 @scale_option
 @storage_option
+@output_option
 @click.option(
     "--docs",
     metavar="DOCS",
     type=click.Path(file_okay=False, path_type=Path),
     help="Also write results.md, figures and numbers to this folder.",
 )
-def plot(figure: str, scale: str, storage: Path, docs: Path | None) -> int:
+def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path | None) -> int:
     """Draw a figure from stored results, without running anything.
 
     Writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails.
@@ -115,8 +123,9 @@ def plot(figure: str, scale: str, storage: Path, docs: Path | None) -> int:
     figures = chosen(figure)
     from cbp_ray.figures.reproduce import load_figure
 
+    storage = check_storage(storage, writes=False)
+    directory = _directory(storage, output, scale)
     sweeps = [load_figure(f, scale) for f in figures]
-    directory = _directory(storage, scale)
     products = _produce(figures, sweeps, storage, directory)
     if docs is not None:
         from cbp_ray.figures.documentation import write_documentation
@@ -168,15 +177,20 @@ def figures(scale: str, as_json: bool) -> None:
     click.echo(f"Together, shared runs once: {together.runs:,} runs, {span(together.core_seconds)} of CPU time.")
 
 
-def _run(sweep: "Sweep", storage: Path, address: str | None) -> "Outcome":
-    from cbp_ray.cli_progress import make_display
-    from cbp_ray.sweeps import run_sweep
+def _directory(storage: str, output: str | None, scale: str) -> Path:
+    """Where drawings go: they need a file system of this machine, results do not."""
+    from cbp_ray.results.storage import Folder
 
-    display = make_display(as_json=False)
-    try:
-        return run_sweep(sweep, storage, address=address, progress=display)
-    finally:
-        display.close()
+    if output is not None:
+        if "://" in output:
+            raise InputError(f"--output: must be a folder of this machine, got {output!r}; use figures, say")
+        if in_job():
+            check_outlives_job(output, "--output")
+        return Path(output).absolute() / scale
+    local = Folder(storage).local
+    if local is None:
+        raise InputError(f"--output: must be given where --storage is no folder ({storage}), got nothing; use --output figures")
+    return local / "figures" / scale
 
 
 def _say_if_long(figures: Sequence[Figure]) -> None:
@@ -199,21 +213,17 @@ def _by_problem(name: str, figures: Sequence[Figure]) -> dict[str, list[Figure]]
     return {problem: [figure for figure in figures if figure.problem == problem] for problem in problems}
 
 
-def _directory(storage: Path, scale: str) -> Path:
-    return storage / "figures" / scale
-
-
-def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: Path, directory: Path) -> "list[Product]":
+def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: str, directory: Path) -> "list[Product]":
     from cbp_ray.figures.reproduce import produce, read_cases
 
     # All are read before any is written: what is missing is found out at once.
     cases = [read_cases(sweep, storage) for sweep in sweeps]
+    check_writable(directory, "--output")
     return [produce(figure, found, directory) for figure, found in zip(figures, cases, strict=True)]
 
 
 def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
     """Writes and prints all claims together. Returns the exit code."""
-    from rich.console import Console
     from rich.table import Table
 
     from cbp_ray.figures.claims import LEAST_RUNS, Verdict
@@ -227,10 +237,7 @@ def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
     for finding in findings:
         verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
         table.add_row(finding.key, finding.quote, verdict, decisive_text(finding).replace("[", r"\["))
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, LOG_WIDTH)
-    console.print(table)
+    print_table(table)
     counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
     words = ", ".join(f"{count} {WORDS[verdict]}" for verdict, count in counts.items() if count)
     click.echo(f"Of {len(findings)} claims, {words}.")

@@ -1,7 +1,8 @@
-"""The commands that run sweeps and look after them: run, status, submit, logs, stop."""
+"""The commands that run sweeps and look after them: run, status."""
 
 import json
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,12 @@ from cbp_ray.cli_errors import Choice
 from cbp_ray.errors import InputError
 
 if TYPE_CHECKING:
-    from cbp_ray.sweeps.definition import Sweep
+    from rich.table import Column, Table
+
+    from cbp_ray.sweeps import Outcome, Sweep
+
+LOG_WIDTH = 132
+"""Of a table that goes to a file or a pipe."""
 
 config_argument = click.argument("config", metavar="CONFIG.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs to read.")
@@ -32,31 +38,88 @@ scale_option = click.option(
     show_default=True,
     help="Which size of the sweep, where the config offers several.",
 )
-server_option = click.option("--address", metavar="URL", required=True, help="Job server of the cluster, http://HOST:8265.")
 
 
-def check_storage(storage: str) -> str:
+def check_storage(storage: str, writes: bool = True) -> str:
     """Refuses a storage that cannot be one, before anything starts.
 
+    Args:
+      storage: as given.
+      writes: whether the command is going to write to it.
+
+    Returns:
+      The storage as an absolute path or a URI.
+
     Raises:
-      InputError: for a file, or a URI that pyarrow does not know.
+      InputError: for a file, a URI that pyarrow does not know or can't reach, and, if the command writes, for a folder that
+        is not writable or is gone after the job.
     """
+    if writes and in_job():
+        check_outlives_job(storage, "--storage")
     if "://" in storage:
+        from pyarrow.fs import FileType
+
         from cbp_ray.results.storage import Folder
 
         try:
-            Folder(storage)
+            folder = Folder(storage)
+            if folder.filesystem.get_file_info(folder.path).type == FileType.File:
+                raise ValueError("it is a file")
         except (ValueError, OSError) as error:
             reason = " ".join(str(error).split())[:100]
             raise InputError(
                 f"--storage: must be a folder or a URI of pyarrow.fs, got {storage!r} ({reason}); correct it"
             ) from None
         return storage
-    path = Path(storage)
+    path = Path(storage).absolute()
+    if writes:
+        check_writable(path, "--storage")
+    elif path.exists() and not path.is_dir():
+        raise InputError(f"--storage: must be a folder, got the file {storage!r}; use another")
+    return str(path)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuses a folder that is none, or that can be neither written nor made."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise InputError(f"--storage: must be a folder that can be written, got {storage!r}; use another")
-    return storage
+        raise InputError(f"{option}: must be a folder that can be written, got {str(path)!r}; use another")
+
+
+def in_job() -> bool:
+    """Whether this process is the entry point of a Ray job."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
+def check_outlives_job(place: str, option: str) -> None:
+    """Refuses a relative path: in a job it lies in the unpacked working directory, which Ray removes."""
+    if "://" not in place and not Path(place).is_absolute():
+        raise InputError(f"{option}: must be an absolute path or a URI for a job, got {place!r}; use /shared/cbp, say")
+
+
+def run_and_show(sweep: "Sweep", storage: str, address: str | None, as_json: bool = False) -> "Outcome":
+    """Runs what a sweep still lacks and shows how it goes."""
+    from cbp_ray.cli_progress import make_display
+    from cbp_ray.sweeps.run import run_sweep
+
+    if in_job():
+        # Another node on the same machine unpacks the working directory anew, and ours is gone.
+        os.chdir("/")
+    display = make_display(as_json)
+    try:
+        return run_sweep(sweep, storage, address=address, progress=display)
+    finally:
+        display.close()
+
+
+def print_table(table: "Table") -> None:
+    """As wide as the terminal; wide in a file or a pipe."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, LOG_WIDTH)
+    console.print(table)
 
 
 @click.command()
@@ -93,27 +156,11 @@ def run(
     from cbp_ray.sweeps.definition import load_sweep
 
     sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
-    check_storage(storage)
+    storage = check_storage(storage)
     if dry_run:
         _dry_run(sweep, storage, as_json)
         return 0
-    from cbp_ray.cli_progress import make_display
-    from cbp_ray.sweeps.cluster import ClusterLost
-    from cbp_ray.sweeps.run import run_sweep
-
-    storage = storage if "://" in storage else os.path.abspath(storage)
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        # In a Ray job. Another node on the same machine unpacks the working directory anew, and ours is gone.
-        os.chdir("/")
-    display = make_display(as_json)
-    try:
-        outcome = run_sweep(sweep, storage, address=address, progress=display)
-    except ClusterLost as error:
-        display.close()
-        click.echo(f"cbp-ray run: {error}", err=True)
-        return 1
-    finally:
-        display.close()
+    outcome = run_and_show(sweep, storage, address, as_json)
     return 1 if outcome.failed else 0
 
 
@@ -161,24 +208,32 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
 @click.argument("sweep", required=False)
 @storage_option
 @click.option("--failed", is_flag=True, help="Show the trials that failed, with their tracebacks.")
+@click.option("--address", metavar="URL", help="List the jobs of this job server instead, http://HOST:8265.")
 @json_option
-def status(sweep: str | None, storage: str, failed: bool, as_json: bool) -> None:
+def status(sweep: str | None, storage: str, failed: bool, address: str | None, as_json: bool) -> None:
     """Say what is done, running, failed and missing.
 
     Reports on one SWEEP, or on all that are in the storage, from any shell and at any time: while a sweep runs
-    elsewhere, and after it died.
+    elsewhere, and after it died. With --address, lists the jobs of a cluster.
 
     \b
     Examples:
       cbp-ray status
       cbp-ray status bit_flipping --storage /data/cbp
       cbp-ray status bit_flipping --failed
+      cbp-ray status --address http://head:8265
     """
+    if address is not None:
+        if sweep is not None or failed:
+            given = "--failed" if failed else f"SWEEP {sweep!r}"
+            raise InputError(f"--address: lists jobs, not sweeps, got it together with {given}; leave one of them out")
+        _show_jobs(address, as_json)
+        return
     from cbp_ray.cli_progress import span
     from cbp_ray.sweeps.failures import read_all
     from cbp_ray.sweeps.status import statuses, sweeps_in
 
-    stores = sweeps_in(storage, sweep)
+    stores = sweeps_in(check_storage(storage, writes=False), sweep)
     if failed:
         found = [{"sweep": store.sweep, **failure} for store in stores for failure in read_all(store)]
         if as_json:
@@ -196,105 +251,41 @@ def status(sweep: str | None, storage: str, failed: bool, as_json: bool) -> None
     if not rows:
         click.echo(f"no sweeps in {storage}")
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column
 
-    table = Table("sweep", "file", "state", "configs", "runs done", "failed trials", "last sign of life", box=SIMPLE_HEAD)
+    whole = [Column(name, no_wrap=True) for name in ("runs done", "failed", "last sign")]
+    # Folded rather than cut where there is no room: their names are typed elsewhere.
+    table = _table(Column("sweep", overflow="fold"), Column("file", overflow="fold"), "state", *whole)
     for row in rows:
         sign = f"{span(row.silent_seconds)} ago" if row.silent_seconds is not None else "none"
         state = row.state if row.remaining_seconds is None else f"{row.state}, {span(row.remaining_seconds)} left"
-        table.add_row(row.sweep, row.source, state, str(row.configurations), f"{row.done} of {row.runs}", str(row.failed), sign)
-    Console().print(table)
+        table.add_row(row.sweep, row.source, state, f"{row.done}/{row.runs}", str(row.failed), sign)
+    print_table(table)
 
 
-@click.command()
-@config_argument
-@set_option
-@seeds_option
-@scale_option
-@storage_option
-@server_option
-@click.option("--wait", is_flag=True, help="Follow the job's log until it ends, and exit with its result.")
-@click.option(
-    "--working-dir",
-    metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    show_default=True,
-    help="Sent to the cluster; must hold the config, and the code if it is not installed there.",
-)
-def submit(
-    config: Path,
-    overrides: tuple[str, ...],
-    seeds: str | None,
-    scale: str,
-    storage: str,
-    address: str,
-    wait: bool,
-    working_dir: Path,
-) -> int:
-    """Run the sweep of a config file as a Ray job on a cluster.
+def _show_jobs(address: str, as_json: bool) -> None:
+    from rich.table import Column
 
-    Does what `cbp-ray run` does, there instead of here, and prints the job's id. The config is checked here first.
-    Submitted again, it goes on where it stopped. The storage must be one that the cluster's nodes share.
-
-    \b
-    Examples:
-      cbp-ray submit sweep.yaml --address http://head:8265 --storage /shared/cbp
-      cbp-ray submit sweep.yaml --address http://head:8265 --storage s3://bucket/cbp --wait
-    """
-    from cbp_ray.sweeps import jobs
-    from cbp_ray.sweeps.definition import load_sweep
-
-    load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
-    if "://" not in storage and not Path(storage).is_absolute():
-        raise InputError(f"--storage: must be an absolute path or a URI for a job, got {storage!r}; use /shared/cbp, say")
-    inside = config.resolve()
-    if not inside.is_relative_to(working_dir.resolve()):
-        raise InputError(f"CONFIG.yaml: must lie in the working directory {working_dir}, got {config}; use --working-dir")
-    arguments = [str(inside.relative_to(working_dir.resolve())), "--storage", storage, "--scale", scale]
-    arguments += [part for override in overrides for part in ("--set", override)]
-    arguments += ["--seeds", seeds] if seeds else []
-    job = jobs.submit(address, arguments, working_dir.resolve())
-    click.echo(job)
-    if not wait:
-        return 0
-    return 0 if jobs.follow(address, job, lambda text: click.echo(text, nl=False)) else 1
-
-
-@click.command()
-@click.argument("job")
-@server_option
-@click.option("--follow", is_flag=True, help="Go on until the job ends, and exit with its result.")
-def logs(job: str, address: str, follow: bool) -> int:
-    """Show what a job has printed.
-
-    \b
-    Examples:
-      cbp-ray logs raysubmit_b8Zw1xS7NqD1 --address http://head:8265
-      cbp-ray logs raysubmit_b8Zw1xS7NqD1 --address http://head:8265 --follow
-    """
+    from cbp_ray.cli_progress import span
     from cbp_ray.sweeps import jobs
 
-    if follow:
-        return 0 if jobs.follow(address, job, lambda text: click.echo(text, nl=False)) else 1
-    click.echo(jobs.logs(address, job), nl=False)
-    return 0
+    found = jobs.listed(address)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    if not found:
+        click.echo(f"no jobs at {address}")
+        return
+    whole = [Column(name, no_wrap=True) for name in ("job", "state", "started")]
+    table = _table(*whole, Column("command", overflow="fold"))
+    for job in found:
+        started = f"{span(time.time() - job['started'])} ago" if job["started"] else "not yet"
+        table.add_row(job["job"], job["state"], started, job["command"])
+    print_table(table)
 
 
-@click.command()
-@click.argument("job")
-@server_option
-def stop(job: str, address: str) -> None:
-    """Stop a job.
+def _table(*columns: "Column | str") -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
 
-    What it has finished stays; submitted again, it goes on where it stopped.
-
-    \b
-    Examples:
-      cbp-ray stop raysubmit_b8Zw1xS7NqD1 --address http://head:8265
-    """
-    from cbp_ray.sweeps import jobs
-
-    click.echo("stopped" if jobs.stop(address, job) else "was not running")
+    return Table(*columns, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)

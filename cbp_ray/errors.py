@@ -1,4 +1,4 @@
-"""The one exception that means "what you asked for cannot be done as asked"."""
+"""The two exceptions that reach people as one line: what was asked for cannot be done as asked, and Ray failed."""
 
 
 class InputError(ValueError):
@@ -10,3 +10,7 @@ class InputError(ValueError):
 
     Raise it before anything is started or written.
     """
+
+
+class ClusterError(RuntimeError):
+    """Ray failed, through no fault of the input. The message is one sentence; the command line ends with code 1."""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"cli_figures"},
+    {"cli_figures", "cli_jobs"},
     {"cli_sweeps"},
     {"cli_progress"},
     {"cli_errors"},

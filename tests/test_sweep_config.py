@@ -1,6 +1,7 @@
 """Sweep files: what they mean, and what they are refused for."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,14 @@ def test_the_resolved_document_means_the_same_sweep(tmp_path: Path) -> None:
     sweep = load(tmp_path, "include: common.yaml", scale="smoke", overrides=["optimizer.step_size=0.5"], seeds="0:3")
     again = make_sweep(yaml.safe_load(yaml.safe_dump(sweep.document, sort_keys=False)), "file")
     assert again == sweep
+    # Also the file that is written down with the results: it can be run as it stands.
+    assert load(tmp_path, yaml.safe_dump(sweep.document, sort_keys=False)) == sweep
+
+
+def test_as_many_seeds_as_are_allowed_are_read_at_once(tmp_path: Path) -> None:
+    begun = time.process_time()
+    assert len(load(tmp_path, GOOD, seeds="0:1000000").seeds) == 1_000_000
+    assert time.process_time() - begun < 2
 
 
 BROKEN = {
@@ -128,14 +137,25 @@ BROKEN = {
     "key twice": (GOOD + "seeds: 0:3\n", "'seeds' stands twice"),
     "misspelt key": (GOOD.replace("seeds:", "sedes:"), "did you mean 'seeds'?"),
     "no name": (GOOD.replace("sweep: name", ""), "sweep: must be set"),
+    "name of another folder": (GOOD.replace("sweep: name", "sweep: figures"), "sweep: must not be 'figures'"),
+    "list as a key": (GOOD + "? [a, b]\n: 1\n", "a list or mapping as a key"),
+    "tag that does not fit": (GOOD + "engine: !!timestamp abc\n", "must be YAML"),
+    "anchor in itself": (GOOD + "resources: &a {cpu: *a}\n", "an anchor that contains itself"),
+    "overrides as a list": (GOOD + "overrides: [1]\n", "overrides: unknown setting"),
+    "overrides as a word": (GOOD + "overrides: abc\n", "overrides: unknown setting"),
+    "overrides in a file": (GOOD + "overrides: {examples: 3}\n", "overrides: unknown setting"),
+    "octal or decimal": (GOOD.replace("examples: 40", "examples: 010"), "010, which begins with 0"),
+    "truth as cores": (GOOD + "resources: {cpu: true}\n", "resources.cpu: must be a number"),
+    "truth as samples": (GOOD + "tune: {samples: true, space: {examples: {choice: [9]}}}\n", "tune.samples: must be a number"),
     "path as name": (GOOD.replace("sweep: name", "sweep: ../x"), "sweep: must be a name"),
     "no seeds": (GOOD.replace("seeds: 0:10", ""), "seeds: must be set"),
-    "empty seeds": (GOOD.replace("0:10", "5:5"), "START below STOP"),
+    "empty seeds": (GOOD.replace("0:10", "5:5"), "START below STOP, got '5:5'; use 5:6"),
     "seeds backwards": (GOOD.replace("0:10", "9:3"), "use 3:9"),
     "seed twice": (GOOD.replace("0:10", "[1, 1]"), "1 twice"),
     "negative seed": (GOOD.replace("0:10", "[-1]"), "[0, 2**64)"),
     "seeds as words": (GOOD.replace("0:10", "many"), "'many'"),
-    "too many seeds": (GOOD.replace("0:10", "0:99999999999"), "ten million"),
+    "too many seeds": (GOOD.replace("0:10", "0:99999999999"), "at most 1,000,000"),
+    "too many seeds together": (GOOD.replace("0:10", "[0:1000000, 2000000]"), "at most 1,000,000"),
     "unknown engine": (GOOD + "engine: jax\n", "kernel, torch"),
     "no groups": ("sweep: a\nseeds: 0:2\n", "groups: must be a mapping"),
     "groups as a list": ("sweep: a\nseeds: 0:2\ngroups: [a]\n", "groups: must be a mapping"),

@@ -54,6 +54,7 @@ def iterate_online(
     seeds: Iterable[int] = range(100),
     engine: EngineName = "kernel",
     state: Checkpoint | None = None,
+    device: str = "cpu",
 ) -> Iterator[Bin]:
     """Advances all runs bin by bin. No threads, no globals, nothing written.
 
@@ -62,6 +63,7 @@ def iterate_online(
       seeds: one run each; a run does not depend on which others there are.
       engine: `kernel` (fast), `torch` (the reference), or `rllib` (Slippery Ant).
       state: a checkpoint of the same config, seeds and engine to go on from.
+      device: where engine `torch` computes, `cuda` say. Numbers of another kind of device agree to rounding.
 
     Yields:
       A `Bin` after every `config.bin_size` examples, from the checkpoint's next bin on.
@@ -70,7 +72,7 @@ def iterate_online(
       InputError: at the call, not at the first bin.
     """
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
-    runner = _make(engine, config, seeds)
+    runner = _make(engine, config, seeds, device)
     first = 0
     if state is not None:
         first = _resume(runner, state, config, seeds, engine)
@@ -83,6 +85,7 @@ def run_online(
     engine: EngineName = "kernel",
     progress: Callable[[Bin], None] | None = None,
     state: Checkpoint | None = None,
+    device: str = "cpu",
 ) -> Curves:
     """Runs one online experiment, once per seed, on the calling thread.
 
@@ -92,6 +95,7 @@ def run_online(
       engine: `kernel` (fast), `torch` (the reference), or `rllib` (Slippery Ant).
       progress: called after every bin.
       state: a checkpoint to go on from; the curves then begin after it.
+      device: where engine `torch` computes.
 
     Returns:
       The curves.
@@ -104,7 +108,7 @@ def run_online(
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     examples: list[int] = []
     columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in metrics_of(config)}
-    for point in iterate_online(config, seeds, engine, state):
+    for point in iterate_online(config, seeds, engine, state, device):
         examples.append(point.examples)
         for name, values in point.metrics.items():
             columns[name].append(values)
@@ -128,9 +132,11 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     return checked
 
 
-def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
+def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...], device: str) -> Engine:
     if engine in get_args(EngineName):
         check_engine(config, engine)
+    if device != "cpu" and engine != "torch":
+        raise InputError(f"device: must be 'cpu' for engine {engine!r}, got {device!r}; use engine 'torch' on another")
     # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
     if engine == "kernel":
         if isinstance(config.problem, PermutedMnistConfig):
@@ -144,10 +150,10 @@ def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
         if isinstance(config.problem, PermutedMnistConfig) and len(seeds) > 1:
             from cbp_ray.experiments.stacked import StackedRuns
 
-            return StackedRuns([config] * len(seeds), seeds)
+            return StackedRuns([config] * len(seeds), seeds, device=device)
         from cbp_ray.experiments.torch_engine import TorchEngine
 
-        return TorchEngine(config, seeds)
+        return TorchEngine(config, seeds, device)
     if engine in ENGINES:
         return ENGINES[engine](config, seeds)
     hint = "import rllib_ext first" if engine == "rllib" else "use 'kernel'"

@@ -19,15 +19,15 @@ SATURATION = 0.9
 class Run(Learner):
     """One learner and its Bit-Flipping problem."""
 
-    def __init__(self, config: OnlineConfig, seed: int) -> None:
+    def __init__(self, config: OnlineConfig, seed: int, device: str = "cpu") -> None:
         assert isinstance(config.problem, BitFlippingConfig)
-        super().__init__(config, seed, config.problem.inputs, nn.functional.mse_loss)
+        super().__init__(config, seed, config.problem.inputs, nn.functional.mse_loss, device)
         self.problem = BitFlipping(seed, **config.problem.model_dump(exclude={"name"}))
 
     def advance(self, examples: int) -> dict[str, float]:
         """Learns from the next examples; the metrics over them."""
         inputs, targets = self.problem.take(examples, start=self.examples)
-        xs, ys = torch.from_numpy(inputs).to(self.dtype), torch.from_numpy(targets).to(self.dtype)
+        xs, ys = (torch.from_numpy(array).to(self.device, self.dtype) for array in (inputs, targets))
         outputs: list[Tensor] = []
         hooks = [module.register_forward_hook(lambda _m, _i, h: outputs.append(h.detach())) for module in self.activations]
         first, last = self.layers[0], self.layers[-1]
@@ -71,17 +71,19 @@ class OneRun(Protocol):
     def load_state(self, state: Mapping[str, Any], examples: int) -> None: ...
 
 
-def make_run(config: OnlineConfig, seed: int) -> OneRun:
+def make_run(config: OnlineConfig, seed: int, device: str) -> OneRun:
     """The run of one seed."""
-    return MnistRun(config, seed) if isinstance(config.problem, PermutedMnistConfig) else Run(config, seed)
+    if isinstance(config.problem, PermutedMnistConfig):
+        return MnistRun(config, seed, device=device)
+    return Run(config, seed, device)
 
 
 class TorchEngine:
     """Any number of runs, one after the other."""
 
-    def __init__(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
-        self._config = config
-        self._runs = [make_run(config, seed) for seed in seeds]
+    def __init__(self, config: OnlineConfig, seeds: Sequence[int], device: str = "cpu") -> None:
+        self._config, self._device = config, device
+        self._runs = [make_run(config, seed, device) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
         bins = [run.advance(examples) for run in self._runs]
@@ -92,7 +94,7 @@ class TorchEngine:
 
     def load_state(self, state: Arrays, examples: int) -> None:
         # Optimizers make their state at the first step.
-        example = make_run(self._config, seed=0)
+        example = make_run(self._config, seed=0, device=self._device)
         example.advance(1)
         names = [name for name, _ in _flatten(example.state())]
         check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])

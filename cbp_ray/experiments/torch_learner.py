@@ -43,12 +43,16 @@ class Learner:
       seed: of initial weights and new units.
       inputs: of the network.
       loss: of outputs [1, outputs] and targets.
+      device: where it learns.
     """
 
-    def __init__(self, config: OnlineConfig, seed: int, inputs: int, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(
+        self, config: OnlineConfig, seed: int, inputs: int, loss: Callable[[Tensor, Tensor], Tensor], device: str
+    ) -> None:
         self.loss = loss
-        self.dtype = getattr(torch, config.dtype)
-        self.model = build_network(config, seed, inputs)
+        self.dtype, self.device = getattr(torch, config.dtype), torch.device(device)
+        # Drawn on the CPU and then moved: the initial weights are the same on every device.
+        self.model = build_network(config, seed, inputs).to(self.device)
         algorithm, optimizer = config.algorithm, config.optimizer
         weight_decay = float(getattr(algorithm, "weight_decay", 0.0))
         self.optimizer: torch.optim.Optimizer

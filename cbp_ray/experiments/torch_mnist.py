@@ -17,15 +17,16 @@ TAKEN_AT_ONCE = 4096
 class MnistRun(Learner):
     """One run. `images` instead of the config's data set are for tests."""
 
-    def __init__(self, config: OnlineConfig, seed: int, images: Images | None = None) -> None:
+    def __init__(self, config: OnlineConfig, seed: int, images: Images | None = None, device: str = "cpu") -> None:
         assert isinstance(config.problem, PermutedMnistConfig)
         self.problem = PermutedMnist(seed, images or config.problem.dataset, config.problem.task_length)
-        super().__init__(config, seed, self.problem.inputs, nn.functional.cross_entropy)
+        super().__init__(config, seed, self.problem.inputs, nn.functional.cross_entropy, device)
 
     def take(self, examples: int, start: int) -> tuple[Tensor, Tensor]:
         """Images [examples, pixels] in [0, 1] and labels."""
         images, labels = self.problem.take(examples, start)
-        return torch.from_numpy(images).to(self.dtype).div_(WHITE), torch.from_numpy(labels).long()
+        on_device = torch.from_numpy(images).to(self.device, self.dtype).div_(WHITE)
+        return on_device, torch.from_numpy(labels).to(self.device, torch.int64)
 
     def advance(self, examples: int) -> dict[str, float]:
         """Learns from the next examples; the metrics over them."""
@@ -53,12 +54,12 @@ class MnistRun(Learner):
         """The hidden layers on held examples of the latest task."""
         task = (self.examples - 1) // self.problem.task_length
         held = self.problem.permuted(self.problem.data.held_images[: representation.HELD_EXAMPLES], task)
-        x = torch.from_numpy(held).to(self.dtype).div_(WHITE)
+        x = torch.from_numpy(held).to(self.device, self.dtype).div_(WHITE)
         found = []
         self.model.eval()
         for module in list(self.model)[:-1]:
             x = module(x)
             if module in self.activations:
-                found.append(representation.describe(x.numpy()))
+                found.append(representation.describe(x.cpu().numpy()))
         self.model.train()
         return found

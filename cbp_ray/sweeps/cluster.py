@@ -6,16 +6,20 @@ Ray reads `RAY_AUTH_MODE` when it is imported, so nothing here imports it before
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cbp_ray.errors import InputError
+from cbp_ray.errors import ClusterError, InputError
 from cbp_ray.sweeps.definition import Resources
 
 OBJECT_STORE_BYTES = 100 * 2**20
 """Of an embedded cluster. Results go to storage, not through Ray; what Ray carries is a few hundred bytes per trial."""
+
+CONNECT_SECONDS = 5.0
+"""To wait for an answer from a cluster's address."""
 
 HOW_TO_GET_A_TOKEN = "copy ~/.ray/auth_token from the head node, or set RAY_AUTH_TOKEN"
 
@@ -103,6 +107,7 @@ def _connect(address: str | None) -> None:
     if address is None:
         ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
         return
+    _check_listens(address)
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
@@ -112,7 +117,29 @@ def _connect(address: str | None) -> None:
         raise InputError(f"address: must be a running Ray cluster, got {address!r} ({reason}); see `ray status`") from None
 
 
-class ClusterLost(RuntimeError):
+def _check_listens(address: str) -> None:
+    """Sees whether anything listens at an address: Ray itself would try for minutes.
+
+    Raises:
+      InputError: if not.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    try:
+        # `auto` is what the latest `ray start` has left behind, which may be gone.
+        found = canonicalize_bootstrap_address(address)
+        if found is None:
+            return
+        host, _, port = found.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"address: must be HOST:PORT of a running Ray cluster, got {address!r} ({reason}); see `ray status`"
+        ) from None
+
+
+class ClusterLost(ClusterError):
     """Ray died under a sweep. What was finished is stored."""
 
 

@@ -5,13 +5,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import Count, CountFromZero, NotNegative, OnlineConfig, Positive
 from cbp_ray.experiments.online import EngineName, check_engine, check_seeds, iterate_online
 from cbp_ray.results.keys import config_key
 from cbp_ray.sweeps.document import Document, apply_overrides, merge, read
@@ -20,7 +21,10 @@ from cbp_ray.sweeps.grid import expand
 SWEEP_KEYS = ("sweep", "seeds", "engine", "base", "groups", "resources", "scales", "tune")
 SCALES = ("paper", "laptop", "smoke")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RESERVED = ("figures",)
+"""Names in the storage that are not sweeps."""
 MOST_CONFIGURATIONS = 100_000
+MOST_SEEDS = 1_000_000
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -30,11 +34,11 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    cpu: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    cpu: Positive = 1.0
     """Cores."""
-    gpu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    gpu: NotNegative = 0.0
     """GPUs; 0.25 lets four trials share one."""
-    memory_mb: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    memory_mb: NotNegative = 0.0
     """Memory to reserve; 0 reserves none."""
 
 
@@ -45,9 +49,9 @@ class SchedulerSettings(BaseModel):
 
     name: Literal["asha", "none"] = "asha"
     """`none` lets every trial run to its end."""
-    grace_bins: int = Field(default=5, ge=1)
+    grace_bins: Count = 5
     """Bins that every trial may run."""
-    reduction_factor: float = Field(default=3, gt=1, allow_inf_nan=False)
+    reduction_factor: Positive = Field(default=3, gt=1)
     """One of so many trials goes on at every rung."""
 
 
@@ -60,9 +64,9 @@ class TuneSettings(BaseModel):
     """What counts: the mean over seeds in a trial's latest bin."""
     mode: Literal["min", "max"] = "min"
     """Whether small or large is good."""
-    samples: int = Field(ge=1)
+    samples: Count
     """Configurations tried per group."""
-    seed: int = Field(default=0, ge=0, lt=2**32)
+    seed: CountFromZero = Field(default=0, lt=2**32)
     """Of the search."""
     search: str = "random"
     """`random`, or a search algorithm of Ray Tune whose package is installed: `optuna`, `hyperopt`, `bayesopt`, …"""
@@ -128,10 +132,10 @@ def load_sweep(
     document = read(path)
     try:
         document = apply_scale(document, scale)
-        document = apply_overrides(document, overrides, SWEEP_KEYS)
+        document, common = apply_overrides(document, overrides, SWEEP_KEYS)
         if seeds is not None:
             document = {**document, "seeds": seeds if isinstance(seeds, str) else list(seeds)}
-        return make_sweep(document, path.stem)
+        return make_sweep(_into_groups(document, common), path.stem)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
 
@@ -154,18 +158,29 @@ def apply_scale(document: Document, scale: str) -> Document:
     return merge({k: v for k, v in document.items() if k != "scales"}, scales.get(scale) or {})
 
 
+def _into_groups(document: Document, common: Document) -> Document:
+    """The document with `common` over the settings of every group, whether they stand in the group or in `base`."""
+    if not common:
+        return document
+    base, groups = _section(document, "base"), _groups(document)
+    whole = {group: merge(merge(base, own), common) for group, own in groups.items()}
+    return {key: value for key, value in document.items() if key != "base"} | {"groups": whole}
+
+
 def make_sweep(document: Document, source: str = "sweep") -> Sweep:
     """A sweep from a document without includes and scales.
 
     Raises:
       InputError: one line with field, rule, value and fix.
     """
-    _check_keys(document, (*SWEEP_KEYS, "overrides"), "")
+    _check_keys(document, SWEEP_KEYS, "")
     name = document.get("sweep")
     if name is None:
         raise InputError(f"sweep: must be set, got nothing; add sweep: {source}")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"sweep: must be a name of letters, digits, '.', '_' and '-', got {name!r}; use another")
+    if name in RESERVED:
+        raise InputError(f"sweep: must not be {name!r}, where `cbp-ray reproduce` puts its drawings; use another")
     engine = document.get("engine", "kernel")
     if engine not in get_args(EngineName):
         raise InputError(f"engine: must be one of {', '.join(get_args(EngineName))}, got {engine!r}; use kernel")
@@ -179,16 +194,9 @@ def make_sweep(document: Document, source: str = "sweep") -> Sweep:
 
 def _configurations(document: Document, engine: str) -> tuple[Configuration, ...]:
     base = _section(document, "base")
-    groups = document.get("groups")
-    if not isinstance(groups, Mapping) or not groups:
-        raise InputError(f"groups: must be a mapping from names to settings, got {groups!r}; write groups: {{bp: {{…}}}}")
     found: dict[str, Configuration] = {}
-    for group, own in groups.items():
-        if not isinstance(group, str) or not NAME.fullmatch(group):
-            raise InputError(f"groups: must have names of letters, digits, '.', '_' and '-', got {group!r}; use another")
-        if own is not None and not isinstance(own, Mapping):
-            raise InputError(f"groups.{group}: must be a mapping of settings, got {own!r}; write algorithm: {{name: bp}}")
-        settings = merge(merge(base, own or {}), document.get("overrides", {}))
+    for group, own in _groups(document).items():
+        settings = merge(base, own)
         _check_lists(settings, f"groups.{group}")
         for number, point in enumerate(expand(settings)):
             if number >= MOST_CONFIGURATIONS:
@@ -199,6 +207,18 @@ def _configurations(document: Document, engine: str) -> tuple[Configuration, ...
                 raise InputError(f"groups.{group}.{error}") from None
             found.setdefault(config_key(config, engine), Configuration(group, config))
     return tuple(found.values())
+
+
+def _groups(document: Document) -> dict[str, Document]:
+    groups = document.get("groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise InputError(f"groups: must be a mapping from names to settings, got {groups!r}; write groups: {{bp: {{…}}}}")
+    for group, own in groups.items():
+        if not isinstance(group, str) or not NAME.fullmatch(group):
+            raise InputError(f"groups: must have names of letters, digits, '.', '_' and '-', got {group!r}; use another")
+        if own is not None and not isinstance(own, Mapping):
+            raise InputError(f"groups.{group}: must be a mapping of settings, got {own!r}; write algorithm: {{name: bp}}")
+    return {group: dict(own or {}) for group, own in groups.items()}
 
 
 def _section(document: Document, name: str) -> Document:
@@ -263,22 +283,21 @@ def parse_seeds(seeds: Any) -> tuple[int, ...]:
         if match is None:
             raise InputError(f"seeds: must be START:STOP or a list of integers, got {item!r}; use 0:100")
         start, stop = int(match[1]), int(match[2] if match[2] is not None else int(match[1]) + 1)
-        if stop - start > 10_000_000:
-            raise InputError(f"seeds: must be at most ten million, got {item!r}; use fewer")
         if stop <= start:
-            raise InputError(f"seeds: must have START below STOP, got {item!r}; use {stop}:{start}")
-        found.extend(range(start, stop))
-    twice = next((seed for seed, count in _counts(found).items() if count > 1), None)
+            fix = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
+            raise InputError(f"seeds: must have START below STOP, got {item!r}; use {fix}")
+        found.extend(range(start, min(stop, start + MOST_SEEDS + 1)))
+        if len(found) > MOST_SEEDS:
+            break
+    if len(found) > MOST_SEEDS:
+        raise InputError(f"seeds: must be at most {MOST_SEEDS:,}, got more; use fewer, or several sweeps")
+    found.sort()
+    # Sorted, the first and the last are valid only if all are.
+    check_seeds(found[:1] + found[-1:])
+    twice = next((seed for seed, after in pairwise(found) if seed == after), None)
     if twice is not None:
         raise InputError(f"seeds: must name each seed once, got {twice} twice; remove one")
-    return tuple(sorted(check_seeds(found)))
-
-
-def _counts(seeds: Iterable[int]) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    for seed in seeds:
-        counts[seed] = counts.get(seed, 0) + 1
-    return counts
+    return tuple(found)
 
 
 def _model(model: type[M], settings: Any, where: str) -> M:
@@ -293,6 +312,7 @@ def _model(model: type[M], settings: Any, where: str) -> M:
         if first["type"] == "extra_forbidden":
             fix = _suggest(str(first["loc"][-1]), list(model.model_fields))
             raise InputError(f"{path}: unknown setting, got {first['input']!r}; {fix}") from None
-        rule = first["msg"][0].lower() + first["msg"][1:]
+        rule = first["msg"].removeprefix("Value error, ")
+        rule = rule[0].lower() + rule[1:]
         got = "nothing" if first["type"] == "missing" else repr(first["input"])
         raise InputError(f"{path}: {rule}, got {got}; change it") from None

@@ -28,13 +28,23 @@ class _Loader(_BASE):  # type: ignore[misc]
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a list or mapping as a key", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
             seen.add(key.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        # Eight for some readers of YAML, ten for others.
+        if re.match(r"[-+]?0[0-9_]", node.value):
+            raise yaml.constructor.ConstructorError(None, None, f"{node.value}, which begins with 0", node.start_mark)
+        number: int = super().construct_yaml_int(node)
+        return number
 
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 # YAML 1.1, which PyYAML speaks, reads 1e-4 as a string and 1:30 as ninety; 1.2 does neither.
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9][0-9_]*$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
@@ -51,14 +61,30 @@ def parse(text: str, where: str) -> Any:
       InputError: with the line, if it is not YAML.
     """
     try:
-        return yaml.load(text, _Loader)
+        document = yaml.load(text, _Loader)
+        _check_ends(document, set(), set())
+        return document
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise InputError(f"{where}{line}: must be YAML, got: {' '.join(str(problem).split())}; correct it") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        # Not only of what is written here: PyYAML fails so on a value that its explicit tag does not fit.
         raise InputError(f"{where}: must be YAML, got: {error}; correct it") from None
+
+
+def _check_ends(node: Any, above: set[int], ended: set[int]) -> None:
+    """Refuses an anchor that holds itself, which nobody could walk through."""
+    if not isinstance(node, dict | list) or id(node) in ended:
+        return
+    if id(node) in above:
+        raise ValueError("an anchor that contains itself")
+    above.add(id(node))
+    for child in node.values() if isinstance(node, dict) else node:
+        _check_ends(child, above, ended)
+    above.remove(id(node))
+    ended.add(id(node))
 
 
 def read(path: Path, including: tuple[Path, ...] = ()) -> Document:
@@ -108,23 +134,27 @@ def _renamed(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
     return "name" in below and "name" in above and below["name"] != above["name"]
 
 
-def apply_overrides(document: Document, overrides: Sequence[str], sweep_keys: Sequence[str]) -> Document:
-    """`a.b=c` for each: a path that begins with a key of the file is set there, any other in the config of every group.
+def apply_overrides(document: Document, overrides: Sequence[str], sweep_keys: Sequence[str]) -> tuple[Document, Document]:
+    """`a.b=c` for each: a path that begins with a key of the file is set there, any other is for the config of every group.
+
+    Returns:
+      The document, and the settings for every group.
 
     Raises:
       InputError: if one is not of that form.
     """
+    common: Document = {}
     for override in overrides:
         path, equals, text = override.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise InputError(f"--set: must be A.B=C, got {override!r}; write --set optimizer.step_size=0.003, say")
         value = parse(text, f"--set {path}")
-        if keys[0] not in sweep_keys:
-            document = merge(document, {"overrides": merge(document.get("overrides", {}), _nest(keys, value))})
-        else:
+        if keys[0] in sweep_keys:
             document = merge(document, _nest(keys, value))
-    return document
+        else:
+            common = merge(common, _nest(keys, value))
+    return document, common
 
 
 def _nest(keys: Sequence[str], value: Any) -> Document:

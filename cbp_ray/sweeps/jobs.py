@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cbp_ray.errors import InputError
+from cbp_ray.errors import ClusterError, InputError
 from cbp_ray.sweeps import cluster
 
 if TYPE_CHECKING:
@@ -44,12 +45,15 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
     """A client of a job server, with the user's token.
 
     Raises:
-      InputError: if the server does not answer, or wants another token.
+      InputError: if the server does not answer, is none of Ray's, or wants another token.
+      ClusterError: if it fails.
     """
     if not address.startswith(("http://", "https://")):
         raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265")
     if cluster.has_token():
         cluster.use_token()
+    import aiohttp
+    import requests
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
@@ -60,22 +64,46 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
         "_private.runtime_env.working_dir",
     ):
         logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
+    not_rays = f"--address: must be a job server of Ray, got another answer from {address}; is it http://HOST:8265?"
     try:
-        yield JobSubmissionClient(address)
-    except ConnectionError:
-        raise InputError(
-            f"--address: must be a running job server, got no answer from {address}; is it http://HOST:8265?"
-        ) from None
+        try:
+            client = JobSubmissionClient(address)
+        except (RuntimeError, KeyError, TypeError, ValueError, requests.HTTPError) as error:
+            # It asks for the version: 404, or an answer that holds none.
+            if isinstance(error, requests.exceptions.InvalidURL | AuthenticationError):
+                raise
+            raise InputError(not_rays) from None
+        yield client
+    except requests.exceptions.InvalidURL:
+        raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265") from None
     except AuthenticationError:
         what = "got another" if cluster.has_token() else "got none"
         raise InputError(f"--address: {address} wants its token, {what}; {cluster.HOW_TO_GET_A_TOKEN}") from None
+    except (ConnectionError, requests.RequestException, aiohttp.ClientError):
+        raise InputError(
+            f"--address: must be a running job server, got no answer from {address}; is it http://HOST:8265?"
+        ) from None
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        if "404" in reason or "does not exist" in reason:
-            raise InputError(
-                f"JOB: must be the id of a job at {address}, got one it does not know; see `ray job list`"
-            ) from None
-        raise
+        raise ClusterError(f"{address} answered: {reason[:300]}; see the logs of its head node") from None
+
+
+@contextmanager
+def _about(job: str, address: str) -> "Iterator[JobSubmissionClient]":
+    """A client to ask about one job.
+
+    Raises:
+      InputError: if the server does not know it.
+    """
+    with _client(address) as client:
+        try:
+            client.get_job_info(job)
+        except RuntimeError as error:
+            if "404" in str(error) or "does not exist" in str(error):
+                known = f"see `cbp-ray status --address {address}`"
+                raise InputError(f"JOB: must be the id of a job at {address}, got {job!r}; {known}") from None
+            raise
+        yield client
 
 
 def submit(address: str, arguments: Sequence[str], working_dir: Path) -> str:
@@ -105,35 +133,38 @@ def check_size(working_dir: Path) -> None:
     Raises:
       InputError: naming its largest part.
     """
-    sizes = {entry.name: _size(entry) for entry in working_dir.iterdir() if not _excluded(entry)}
-    total = sum(sizes.values())
+    sizes: Counter[str] = Counter()
+    for path in _sent(working_dir):
+        sizes[path.relative_to(working_dir).parts[0]] += path.lstat().st_size
+    total = sizes.total()
     if total > LARGEST_UPLOAD_MB * 2**20:
-        largest = max(sizes, key=lambda name: sizes[name])
+        largest, size = sizes.most_common(1)[0]
         raise InputError(
             f"--working-dir: must be at most {LARGEST_UPLOAD_MB} MB, got {total / 2**20:.0f} MB, of which {largest} has "
-            f"{sizes[largest] / 2**20:.0f}; submit from a folder that holds only code and configs"
+            f"{size / 2**20:.0f}; submit from a folder that holds only code and configs"
         )
 
 
-def _size(path: Path) -> int:
-    if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    return sum(_size(entry) for entry in path.iterdir() if not _excluded(entry))
+def _sent(working_dir: Path) -> list[Path]:
+    """The files of a working directory that go to the cluster, as Ray itself reads the patterns and .gitignore."""
+    from ray._private.runtime_env import packaging
 
-
-def _excluded(path: Path) -> bool:
-    return any(path.match(pattern.lstrip("/")) for pattern in EXCLUDES)
+    found: list[Path] = []
+    silent = logging.getLogger(__name__)
+    excluded = packaging._get_excludes(working_dir, EXCLUDES)
+    packaging._dir_travel(working_dir, [excluded], found.append, include_gitignore=True, logger=silent)
+    return [path for path in found if not path.is_dir()]
 
 
 def logs(address: str, job: str) -> str:
     """What a job has printed so far."""
-    with _client(address) as client:
+    with _about(job, address) as client:
         return str(client.get_job_logs(job))
 
 
 def follow(address: str, job: str, show: Callable[[str], None]) -> bool:
     """Shows a job's output until it ends. Returns whether it succeeded."""
-    with _client(address) as client:
+    with _about(job, address) as client:
 
         async def tail() -> None:
             async for text in client.tail_job_logs(job):
@@ -145,15 +176,21 @@ def follow(address: str, job: str, show: Callable[[str], None]) -> bool:
 
 def stop(address: str, job: str) -> bool:
     """Stops a job; its sweep can be submitted again. Returns whether it was running."""
-    with _client(address) as client:
+    with _about(job, address) as client:
         return bool(client.stop_job(job))
 
 
 def listed(address: str) -> list[dict[str, Any]]:
-    """The jobs of a cluster, the latest first."""
+    """The jobs of a cluster, the latest first; times are seconds since 1970."""
     with _client(address) as client:
         found = [
-            {"job": d.submission_id, "status": str(d.status), "entrypoint": d.entrypoint, "started": d.start_time}
+            {
+                "job": d.submission_id,
+                "state": str(d.status),
+                "command": d.entrypoint,
+                "started": d.start_time / 1000 if d.start_time else None,
+                "ended": d.end_time / 1000 if d.end_time else None,
+            }
             for d in client.list_jobs()
             if d.submission_id
         ]

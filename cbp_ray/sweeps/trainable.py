@@ -100,6 +100,7 @@ class Work:
         self.engine_seconds = 0.0
         self.finished = False
         self.bins: Iterator[Bin] | None = None
+        self.device = choose_device(block.engine)
         self.already = store.has(block)
         if not self.already:
             if block.engine == "kernel":
@@ -115,13 +116,13 @@ class Work:
         if kept is not None:
             state, examples, points = kept
             try:
-                bins = iterate_online(config, seeds, engine, state)  # type: ignore[arg-type]
+                bins = iterate_online(config, seeds, engine, state, self.device)  # type: ignore[arg-type]
             except (InputError, KeyError, ValueError):
                 pass  # of another version, say: the block begins anew
             else:
                 self.examples, self.points = examples, points
                 return bins
-        return iterate_online(config, seeds, engine)  # type: ignore[arg-type]
+        return iterate_online(config, seeds, engine, device=self.device)  # type: ignore[arg-type]
 
     def advance(self) -> dict[str, Any]:
         """Runs for about `STEP_SECONDS`. Returns what the driver shows; `done` once the results are stored."""
@@ -150,6 +151,7 @@ class Work:
         curves = Curves(self.block.seeds, np.array(self.examples, dtype=np.int64), metrics)
         about = {
             **environment(),
+            "device": self.device,
             "seconds": time.monotonic() - self.begun,
             "engine_seconds": self.engine_seconds,
             "finished": time.time(),
@@ -197,6 +199,15 @@ class Work:
             curves = self.store.read_curves(self.block.config, self.block.seeds, self.block.engine)
             return float(curves.mean(metric)[-1])
         return float(self.points[-1][metric].mean()) if self.points else float("nan")
+
+
+def choose_device(engine: str) -> str:
+    """`cuda` for the torch engine in a trial that has reserved a GPU, or a part of one, which torch can use."""
+    if engine != "torch" or not ray.is_initialized() or not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @cache

@@ -1,0 +1,208 @@
+"""Sweeps, figures and jobs asked for in ways that cannot work: one line, the right exit code, nothing written, at once."""
+
+import http.server
+import json
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from made_up_results import world
+from sweep_help import SMALL
+
+from cbp_ray import cli_sweeps
+from cbp_ray.cli import main
+from cbp_ray.figures import reproduce as reproduce_module
+from cbp_ray.results import Store
+from cbp_ray.sweeps import jobs, load_sweep
+from cbp_ray.sweeps.cluster import ClusterLost
+from cbp_ray.sweeps.run import record_sweep
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which holds a sweep and nothing else."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("cbp-ray "), error
+    return error
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An HTTP server on loopback that answers with the test's parameter: JSON by path, else 404; a number is a status."""
+    answers: dict[str, object] = getattr(request, "param", {})
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.get(self.path, 404)
+            self.send_response(answer if isinstance(answer, int) else 200)
+            self.end_headers()
+            self.wfile.write(b"<html>" if isinstance(answer, int) else json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}"
+    listening.shutdown()
+    listening.server_close()
+
+
+@pytest.mark.parametrize("command", [["run", "small.yaml"], ["reproduce", "fig19", "--scale", "smoke"]], ids=lambda c: c[0])
+@pytest.mark.parametrize("storage", [[], ["--storage", "here/results"]], ids=["default", "relative"])
+def test_a_job_may_not_store_its_results_in_a_folder_that_goes_with_it(
+    command: list[str],
+    storage: list[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert main([*command, *storage]) == 2
+    assert "--storage: must be an absolute path or a URI for a job" in one_line(capsys)
+    if command[0] == "reproduce":
+        assert main([*command, "--storage", str(folder / "results"), "--output", "figures"]) == 2
+        assert "--output: must be an absolute path" in one_line(capsys)
+    assert [path.name for path in folder.iterdir()] == ["small.yaml"]
+
+
+@pytest.mark.parametrize("command", [["run", "small.yaml"], ["reproduce", "fig19", "--scale", "smoke"]], ids=lambda c: c[0])
+def test_a_cluster_that_dies_is_one_line_and_exit_code_1(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise ClusterLost("Ray's raylet died; run the same command again to go on")
+
+    monkeypatch.setattr("cbp_ray.sweeps.run.run_sweep", lost)
+    assert main(command) == 1
+    assert one_line(capsys) == f"cbp-ray {command[0]}: Ray's raylet died; run the same command again to go on\n"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:notaport", "127.0.0.1", "127.0.0.1:999999"])
+def test_an_address_where_nobody_listens_is_refused_at_once(
+    address: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import ray  # noqa: F401 - the time is that of the connection, not of the import
+
+    begun = time.monotonic()
+    assert main(["run", "small.yaml", "--address", address]) == 2
+    assert time.monotonic() - begun < 10
+    assert f"got '{address}'" in one_line(capsys)
+    assert [path.name for path in folder.iterdir()] == ["small.yaml"]
+
+
+@pytest.mark.parametrize("command", [["status"], ["plot", "fig3"]], ids=lambda c: c[0])
+@pytest.mark.parametrize("storage", ["nonsense://x", "small.yaml", "file://{}/small.yaml"])
+def test_what_cannot_be_a_storage_is_refused_by_those_who_read(
+    command: list[str], storage: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--storage", storage.format(folder)]) == 2
+    assert "--storage: must be a folder" in one_line(capsys)
+
+
+def test_a_storage_that_is_not_there_has_no_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--storage", "nowhere"]) == 0
+    assert capsys.readouterr().out.startswith("no sweeps in nowhere")
+
+
+def test_figures_of_results_elsewhere_are_drawn_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("plot", "reproduce"):
+        assert main([command, "fig3", "--storage", "mock:///x/y"]) == 2
+        assert "--output: must be given" in one_line(capsys)
+        assert main([command, "fig3", "--storage", "results", "--output", "s3://x/y"]) == 2
+        assert "--output: must be a folder of this machine" in one_line(capsys)
+    assert main(["plot", "fig3", "--storage", "mock:///x/y", "--output", "drawn"]) == 2
+    assert "run the sweep first" in one_line(capsys)
+    assert [path.name for path in folder.iterdir()] == ["small.yaml"]
+    monkeypatch.setattr(reproduce_module, "read_cases", lambda sweep, storage: world(sweep.source, True))
+    assert main(["plot", "fig3", "--storage", "mock:///x/y", "--output", "drawn"]) == 0
+    assert main(["plot", "fig3", "--storage", f"file://{folder}/results"]) == 0
+    for drawn in ("drawn", "results/figures"):
+        assert (folder / drawn / "paper" / "fig3.png").exists()
+    assert {path.name for path in folder.iterdir()} == {"small.yaml", "drawn", "results"}
+
+
+ABOUT_JOBS = [
+    ["submit", "small.yaml", "--storage", "/shared"],
+    ["logs", "raysubmit_0"],
+    ["logs", "raysubmit_0", "--follow"],
+    ["stop", "raysubmit_0"],
+    ["status"],
+]
+VERSION = {"/api/version": {"ray_version": "2.60.0", "version": "4"}}
+
+
+@pytest.mark.parametrize("server", [{}, {"/api/version": 500}, {"/api/version": []}], indirect=True, ids=["404", "500", "json"])
+@pytest.mark.parametrize("arguments", ABOUT_JOBS, ids=" ".join)
+def test_a_server_that_is_not_rays_is_refused(arguments: list[str], server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--address", server]) == 2
+    assert "--address: must be a job server of Ray, got another answer" in one_line(capsys)
+
+
+@pytest.mark.parametrize("arguments", ABOUT_JOBS, ids=" ".join)
+def test_an_address_that_is_no_url_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--address", "http://127.0.0.1:notaport"]) == 2
+    assert "use http://HOST:8265" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "server", [VERSION | {"/api/jobs/": 500, "/api/jobs/raysubmit_0": 500}], indirect=True, ids=["failing"]
+)
+@pytest.mark.parametrize("arguments", ABOUT_JOBS[1:], ids=" ".join)
+def test_a_server_that_fails_is_one_line_and_exit_code_1(
+    arguments: list[str], server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--address", server]) == 1
+    assert f"{server} answered: Request failed with status code 500" in one_line(capsys)
+
+
+@pytest.mark.parametrize("server", [VERSION | {"/api/jobs/": []}], indirect=True)
+def test_status_lists_jobs_or_sweeps_but_not_both(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--address", server]) == 0
+    assert capsys.readouterr().out == f"no jobs at {server}\n"
+    assert main(["status", "small", "--address", server]) == 2
+    assert "SWEEP 'small'" in one_line(capsys)
+
+
+def test_status_shows_whole_names_on_80_columns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "example_grid"
+    (folder / "small.yaml").write_text(SMALL.replace("sweep: small", f"sweep: {name}"))
+    sweep = load_sweep("small.yaml", seeds="0:100000")
+    record_sweep(sweep, Store("results", name))
+    monkeypatch.setattr(cli_sweeps, "LOG_WIDTH", 80)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert [name, "small", "incomplete", "0/300000", "0", "none"] in [line.split() for line in shown.splitlines()]
+
+
+def test_what_is_counted_is_what_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private.runtime_env import packaging
+
+    for name in ("data/top", "results/top", "code/data/nested", "code/results/nested", "code/x.parquet", ".venv/x", "lost/x"):
+        path = folder / "work" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(3000))
+    (folder / "work" / ".gitignore").write_text("lost/\n")
+    counted = {str(path.relative_to(folder / "work")) for path in jobs._sent(folder / "work")}
+    packaging.create_package(str(folder / "work"), folder / "sent.zip", include_gitignore=True, excludes=jobs.EXCLUDES)
+    with zipfile.ZipFile(folder / "sent.zip") as archive:
+        assert {name for name in archive.namelist() if not name.endswith("/")} == counted
+    assert counted == {"code/data/nested", "code/results/nested", ".gitignore"}
+    monkeypatch.setattr(jobs, "LARGEST_UPLOAD_MB", 0.005)
+    with pytest.raises(ValueError, match="of which code has"):
+        jobs.check_size(folder / "work")
