@@ -175,11 +175,14 @@ def _directory(storage: Path, scale: str) -> Path:
 
 
 def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: Path, directory: Path) -> "list[Product]":
-    from cbp_ray.figures.reproduce import produce, read_cases
+    from cbp_ray.figures.reproduce import produce, read_cases, show_in_tensorboard
 
     # All are read before any is written: what is missing is found out at once.
     cases = [read_cases(sweep, storage) for sweep in sweeps]
-    return [produce(figure, found, directory) for figure, found in zip(figures, cases, strict=True)]
+    products = [produce(figure, found, directory) for figure, found in zip(figures, cases, strict=True)]
+    for product, sweep in zip(products, sweeps, strict=True):
+        show_in_tensorboard(product, sweep, storage)
+    return products
 
 
 def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
