@@ -30,7 +30,7 @@ def record_sweep(sweep: Sweep, store: Store) -> str:
       The record's name: that of the file; with its scale, if it is another than the paper's; and with a hash of its place,
       if there is a record of another file of that name.
     """
-    whole = {
+    whole: dict[str, Any] = {
         "sweep": sweep.name,
         "kind": "grid" if sweep.tune is None else "search",
         "engine": sweep.engine,

@@ -180,12 +180,11 @@ def _corners(settings: TuneSettings) -> Iterator[dict[str, Any]]:
     """The ends of all ranges and all choices: each with every other, or, if these are too many, one setting at a time."""
     ends = {path: _ends(domain) for path, domain in settings.space.items()}
     if math.prod(len(values) for values in ends.values()) <= MOST_CORNERS:
-        for values in itertools.product(*ends.values()):
-            yield dict(zip(ends, values, strict=True))
+        yield from (dict(zip(ends, corner, strict=True)) for corner in itertools.product(*ends.values()))
         return
-    middle = {path: values[0] for path, values in ends.items()}
+    first = {path: values[0] for path, values in ends.items()}
     for path, values in ends.items():
-        yield from (middle | {path: value} for value in values)
+        yield from (first | {path: value} for value in values)
 
 
 def _ends(domain: Mapping[str, Any]) -> list[Any]:
