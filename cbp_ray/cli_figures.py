@@ -214,12 +214,15 @@ def _by_problem(name: str, figures: Sequence[Figure]) -> dict[str, list[Figure]]
 
 
 def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: str, directory: Path) -> "list[Product]":
-    from cbp_ray.figures.reproduce import produce, read_cases
+    from cbp_ray.figures.reproduce import produce, read_cases, show_in_tensorboard
 
     # All are read before any is written: what is missing is found out at once.
     cases = [read_cases(sweep, storage) for sweep in sweeps]
     check_writable(directory, "--output")
-    return [produce(figure, found, directory) for figure, found in zip(figures, cases, strict=True)]
+    products = [produce(figure, found, directory) for figure, found in zip(figures, cases, strict=True)]
+    for product, sweep in zip(products, sweeps, strict=True):
+        show_in_tensorboard(product, sweep, storage)
+    return products
 
 
 def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli_sweeps import check_outlives_job, config_argument, scale_option, seeds_option, set_option, storage_option
+from cbp_ray.cli_sweeps import check_outlives_job, config_argument, load, scale_option, seeds_option, set_option, storage_option
 from cbp_ray.errors import InputError
 
 server_option = click.option("--address", metavar="URL", required=True, help="Job server of the cluster, http://HOST:8265.")
@@ -47,9 +47,8 @@ def submit(
       cbp-ray submit sweep.yaml --address http://head:8265 --storage s3://bucket/cbp --wait
     """
     from cbp_ray.sweeps import jobs
-    from cbp_ray.sweeps.definition import load_sweep
 
-    load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
+    load(config, overrides, seeds, scale)
     check_outlives_job(storage, "--storage")
     inside = config.resolve()
     if not inside.is_relative_to(working_dir.resolve()):

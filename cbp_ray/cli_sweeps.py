@@ -153,15 +153,25 @@ def run(
       cbp-ray run sweep.yaml --set optimizer.step_size=0.003 --seeds 0:100
       cbp-ray run sweep.yaml --storage /data/cbp --address auto --json
     """
-    from cbp_ray.sweeps.definition import load_sweep
-
-    sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
+    sweep = load(config, overrides, seeds, scale)
     storage = check_storage(storage)
     if dry_run:
         _dry_run(sweep, storage, as_json)
         return 0
     outcome = run_and_show(sweep, storage, address, as_json)
     return 1 if outcome.failed else 0
+
+
+def load(config: Path, overrides: tuple[str, ...], seeds: str | None, scale: str) -> "Sweep":
+    """The sweep of a file, with its `tune` block checked too."""
+    from cbp_ray.sweeps.definition import load_sweep
+
+    sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
+    if sweep.tune is not None:
+        from cbp_ray.sweeps.search import check_search
+
+        check_search(sweep)
+    return sweep
 
 
 def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
@@ -176,7 +186,8 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
         "sweep": sweep.name,
         "configurations": len(sweep.configurations),
         "seeds": len(sweep.seeds),
-        "runs": sweep.runs,
+        "samples": sweep.tune.samples if sweep.tune is not None else None,
+        "runs": plan.runs + plan.stored_runs,
         "stored_runs": plan.stored_runs,
         "trials": len(plan.trials),
         "core_seconds": round(plan.seconds, 1),
@@ -185,7 +196,12 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
         "memory_mb": round(plan.memory_bytes * min(cores, max(len(plan.trials), 1)) / 2**20),
     }
     if as_json:
-        trials = [{"trial_id": t.trial_id, "group": t.group, "seconds": round(t.seconds, 2)} for t in plan.trials]
+        # Which settings a search draws, nobody knows yet.
+        ids = [t.trial_id if sweep.tune is None else None for t in plan.trials]
+        trials = [
+            {"trial_id": name, "group": t.group, "seconds": round(t.seconds, 2)}
+            for name, t in zip(ids, plan.trials, strict=True)
+        ]
         click.echo(json.dumps(estimate | {"trial_list": trials}))
         return
     by_group: dict[str, list[int]] = {}
@@ -193,13 +209,15 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
         counts = by_group.setdefault(trial.group, [0, 0])
         counts[0] += 1
         counts[1] += len(trial.block.seeds)
-    click.echo(f"{sweep.name}: {estimate['configurations']} configurations x {estimate['seeds']} seeds", nl=False)
-    click.echo(f" ({describe_seeds(sweep.seeds)}) = {sweep.runs} runs, engine {sweep.engine}")
+    drawn = f" x {sweep.tune.samples} samples" if sweep.tune is not None else ""
+    click.echo(f"{sweep.name}: {estimate['configurations']} configurations{drawn} x {estimate['seeds']} seeds", nl=False)
+    click.echo(f" ({describe_seeds(sweep.seeds)}) = {estimate['runs']} runs, engine {sweep.engine}")
     for group, (count, runs) in by_group.items():
         click.echo(f"  {group}: {count} trials, {runs} runs")
     click.echo(f"stored already: {plan.stored_runs} runs; to do: {plan.runs} runs in {len(plan.trials)} trials")
+    at_most = "at most " if sweep.tune is not None and sweep.tune.scheduler.name != "none" else ""
     click.echo(
-        f"estimate: {span(plan.seconds)} of one core, {span(estimate['wall_seconds'])} on {cores} cores, "
+        f"estimate: {at_most}{span(plan.seconds)} of one core, {span(estimate['wall_seconds'])} on {cores} cores, "
         f"{estimate['memory_mb']} MB of memory"
     )
 

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 from made_up_results import world
 from mnist_help import general_engine
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cbp_ray import cli_figures
 from cbp_ray.cli import main
@@ -40,6 +41,9 @@ def test_reproduce_writes_figures_tables_claims_and_a_log(storage: Path) -> None
     assert {claim["runs"] for claim in claims} == {4}
     entry = reproductions(directory)[0]
     assert entry.command == "cbp-ray reproduce fig19 --scale smoke"
+    events = EventAccumulator(str(storage / "bit_flipping" / "tensorboard" / "figures")).Reload()
+    (image,) = events.Images("fig19@smoke")
+    assert image.encoded_image_string == (directory / "fig19.png").read_bytes()
     assert (entry.runs, entry.stored_runs, entry.failed) == (4 * 15, 0, 0)
 
 
@@ -123,6 +127,10 @@ def test_a_group_of_figures_has_all_its_claims_in_one_file(tmp_path: Path, monke
     monkeypatch.setattr(cli_figures, "chosen", lambda name: [FIGURES["fig3"], FIGURES["fig17a"]])
     monkeypatch.setattr(reproduce_module, "read_cases", lambda sweep, storage: world(sweep.source, True))
     assert main(["plot", "bit-flipping", "--storage", str(tmp_path)]) == 0
+    events = EventAccumulator(str(tmp_path / "bit_flipping" / "tensorboard" / "figures")).Reload()
+    for key in ("fig3", "fig17a"):
+        (image,) = events.Images(key)
+        assert image.encoded_image_string == (tmp_path / "figures" / "paper" / f"{key}.png").read_bytes()
     claims = json.loads((tmp_path / "figures" / "paper" / "bit-flipping_claims.json").read_text())
     assert {claim["figure"] for claim in claims} == {"fig3", "fig17a"}
 

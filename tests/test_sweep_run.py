@@ -9,7 +9,7 @@ from sweep_help import SMALL, assert_bit_equal, snapshot
 
 from cbp_ray.cli import main
 from cbp_ray.results import Block, Store
-from cbp_ray.sweeps import Sweep, cluster, load_sweep, run_sweep
+from cbp_ray.sweeps import Outcome, Sweep, cluster, load_sweep, run_sweep
 from cbp_ray.sweeps.progress import Event
 from cbp_ray.sweeps.status import statuses
 
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(sweep: Sweep, storage: Path) -> tuple[list[Event], object]:
+def run(sweep: Sweep, storage: Path) -> tuple[list[Event], Outcome]:
     events: list[Event] = []
     return events, run_sweep(sweep, storage, progress=events.append)
 
@@ -121,10 +121,23 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert len(finished) + len(stopped) == 4 and finished
     assert {str(name) for name in Store(tmp_path, sweep.name).names()} == set(finished)
 
+    boards = {path.parent.name for path in (tmp_path / sweep.name / "tensorboard").rglob("events*")}
+    assert len(boards) == len(finished) and all("replacement_rate=" in name for name in boards)
+    (status,) = statuses(Store(tmp_path, sweep.name))
+    assert (status.state, status.configurations, status.done, status.missing) == ("complete", 4, 16, 0)
+
     before = snapshot(tmp_path)
-    run(sweep, tmp_path)
-    after = snapshot(tmp_path)
-    assert {path: after[path] for path in before} == before
+    again, outcome = run(sweep, tmp_path)
+    assert snapshot(tmp_path) == before
+    # Neither what was finished nor what was stopped runs again, and what is best is known.
+    assert trials(again, "trial_start") == [] and again[-1].totals.examples_done == 0
+    assert (outcome.runs, outcome.stored_runs, outcome.failed) == (0, 16, 0)
+    assert again[-1].about["best"] == end.about["best"]
+
+    more, _ = run(
+        load_sweep(ROOT / "tune_configs" / "examples" / "search.yaml", scale="smoke", overrides=["tune.samples=6"]), tmp_path
+    )
+    assert len(trials(more, "trial_start")) == 2 and not set(trials(more, "trial_start")) & {*finished, *stopped}
 
 
 @pytest.mark.parametrize("name", ["examples/grid.yaml", "examples/torch.yaml", "examples/mnist.yaml"])

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,10 @@ def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:
         own = {f"{sweep.source}.{name}": merge(base, settings or {}) for name, settings in groups.items()}
         joined = documents.setdefault(json.dumps(common, sort_keys=True), {**common, "groups": {}})
         joined["groups"] |= own
-    return [make_sweep(document, source) for document in documents.values()]
+    # Each has a record and a status of its own.
+    names = [source] if len(documents) == 1 else [f"{source}-{number}" for number in range(1, len(documents) + 1)]
+    joint = [make_sweep(document, name) for document, name in zip(documents.values(), names, strict=True)]
+    return [replace(sweep, scale=sweeps[0].scale) for sweep in joint]
 
 
 def read_cases(sweep: Sweep, storage: str | os.PathLike[str]) -> Cases:
@@ -95,3 +98,11 @@ def produce(figure: Figure, cases: Cases, directory: Path) -> Product:
         (directory / name).write_text(text, encoding="utf-8")
     paths = [path.with_suffix(".png"), path.with_suffix(".pdf"), *(directory / name for name in texts)]
     return Product(figure, cases, rows, findings, paths)
+
+
+def show_in_tensorboard(product: Product, sweep: Sweep, storage: str | os.PathLike[str]) -> None:
+    """Puts a figure into the Images tab of its sweep, beside the runs that it is drawn from."""
+    from cbp_ray.results.tensorboard import write_image
+
+    name = product.figure.key if sweep.scale == "paper" else f"{product.figure.key}@{sweep.scale}"
+    write_image(Store(storage, sweep.name), name, product.paths[0].read_bytes())

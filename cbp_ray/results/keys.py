@@ -6,7 +6,8 @@ A block is one config with some seeds; its files are named `<config key>-<seeds>
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cbp_ray.experiments.config import OnlineConfig
@@ -49,6 +50,18 @@ class BlockName:
             return cls(key, decode_seeds(seeds))
         except ValueError:
             return None
+
+    def within(self, seeds: Mapping[str, set[int]]) -> bool:
+        """Whether all of it is among `seeds_by_key`."""
+        return seeds.get(self.key, set()).issuperset(self.seeds)
+
+
+def seeds_by_key(names: Iterable[BlockName]) -> dict[str, set[int]]:
+    """Which seeds of each config some blocks hold together; none for a config that is not among them."""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for name in names:
+        seeds[name.key].update(name.seeds)
+    return seeds
 
 
 def encode_seeds(seeds: Sequence[int]) -> str:

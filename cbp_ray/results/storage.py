@@ -70,6 +70,18 @@ class Folder:
         found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
+    def tree(self) -> list[str]:
+        """Paths below it of all files in it and in the folders below, in order."""
+        if self.local is not None:
+            # In one walk, for the same reason as above.
+            found = [os.path.join(os.path.relpath(at, self.path), f) for at, _, files in os.walk(self.path) for f in files]
+            paths = [os.path.normpath(path) for path in found]
+        else:
+            selector = fs.FileSelector(self.path, allow_not_found=True, recursive=True)
+            infos = self.filesystem.get_file_info(selector)
+            paths = [info.path.removeprefix(f"{self.path}/") for info in infos if info.type == fs.FileType.File]
+        return sorted(path for path in paths if not path.rpartition("/")[2].startswith(TEMPORARY))
+
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
         return bool(self.filesystem.get_file_info(f"{self.path}/{name}").type == fs.FileType.File)
@@ -112,6 +124,6 @@ class Folder:
             raise
 
     def remove(self, name: str) -> None:
-        """Removes a file; nothing happens if there is none."""
+        """Removes a file, or one at a path below; nothing happens if there is none."""
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(f"{self.path}/{name}")

@@ -69,8 +69,7 @@ class Store:
 
     def names(self) -> list[BlockName]:
         """Every stored block, from the names of the files alone."""
-        parsed = (BlockName.parse(name.removesuffix(SUFFIX)) for name in self.curves.names() if name.endswith(SUFFIX))
-        return [name for name in parsed if name is not None]
+        return block_names(self.curves, SUFFIX)
 
     def has(self, block: Block) -> bool:
         """Whether exactly this block is stored."""
@@ -190,6 +189,12 @@ def read_curves(
       MissingResults: if a run is not stored; the message says which.
     """
     return Store(storage, sweep_name).read_curves(config, seeds, engine)
+
+
+def block_names(folder: Folder, suffix: str) -> list[BlockName]:
+    """The blocks that files of a folder are named for, in order."""
+    parsed = (BlockName.parse(name.removesuffix(suffix)) for name in folder.names() if name.endswith(suffix))
+    return [name for name in parsed if name is not None]
 
 
 def _parquet(table: pyarrow.Table, metadata: dict[bytes, bytes]) -> bytes:

@@ -1,15 +1,16 @@
 """TensorBoard: one run per configuration, with the mean over seeds, its confidence band and the diagnostics.
 
-Written without torch or TensorFlow. A run is one file whose name says which seeds it sums up: it is replaced when there are
-more, and left alone when nothing has changed.
+Written without torch or TensorFlow. What a run is called depends on its configuration alone (see `label`), and its file's name
+says which configuration and seeds it sums up. So whatever files share a sweep, at whatever scale and in whatever order they
+run, no run takes another's place, none is there twice, and what is missing or outdated shows in the names.
 """
 
 import hashlib
 import io
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,19 @@ from tensorboard.plugins.custom_scalar import metadata as custom_scalar
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2, summary_v2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import DEFAULT_PROBLEM, OnlineConfig
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.results.aggregates import mean_interval
-from cbp_ray.results.keys import config_key, encode_seeds
-from cbp_ray.results.storage import Folder
+from cbp_ray.results.keys import KEY_LENGTH, BlockName, config_key, encode_seeds
 from cbp_ray.results.store import Store
 
 FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."
 HEAD = f"{PREFIX}head-"
+RUN = re.compile(re.escape(PREFIX) + f"([0-9a-f]{{{KEY_LENGTH}}})-[0-9a-f]{{16}}")
+LONGEST_NAME = 180
+"""Of a run's folder; file systems allow 255 bytes."""
+
 Settings = dict[str, str | float | bool]
 
 
@@ -37,61 +41,84 @@ class Boards:
 
     Args:
       store: where results are, and where `tensorboard/` goes.
-      configurations: group and config of each; they decide how runs are named.
       engine: which engine's results.
+      columns: settings in which configurations of the sweep differ, each with one of its values; asked for when the first
+        run is written.
     """
 
-    def __init__(self, store: Store, configurations: Sequence[tuple[str, OnlineConfig]], engine: str) -> None:
-        self._store, self._engine = store, engine
+    def __init__(self, store: Store, engine: str, columns: Callable[[], Settings]) -> None:
+        self._store, self._engine, self._columns = store, engine, columns
         self._folder = store.folder / FOLDER
-        self._labels = labels(configurations, engine)
-        self._groups = {config_key(config, engine): group for group, config in configurations}
-        self._columns = varying([{"group": group, **flat_settings(config)} for group, config in configurations])
+        self._heads: set[str] = set()
+        self._by_key: dict[str, set[str]] = defaultdict(set)
+        self._by_label: dict[str, set[str]] = defaultdict(set)
         self._head_written = False
+        # One walk over everything instead of a look into every run's folder.
+        for path in self._folder.tree():
+            place, _, name = path.rpartition("/")
+            if name.startswith(HEAD):
+                self._heads.add(path)
+            elif (match := RUN.fullmatch(name)) is not None:
+                self._by_key[match[1]].add(path)
+                self._by_label[place].add(path)
 
-    def write(self, config: OnlineConfig, seeds: Iterable[int]) -> None:
-        """Writes the run of one configuration, all of whose seeds are stored."""
-        key, seeds = config_key(config, self._engine), tuple(seeds)
-        folder = self._run(key)
-        content_id = hashlib.sha256(f"{key}-{encode_seeds(seeds)}".encode()).hexdigest()[:16]
-        name = f"{PREFIX}{content_id}"
-        first = key == next(iter(self._labels))
-        old = [found for found in folder.names() if not (first and found.startswith(HEAD))]
-        if name in old:
+    def has(self, key: str, seeds: Iterable[int]) -> bool:
+        """Whether there is a run of the configuration with this key that sums up exactly these seeds."""
+        name = _file(key, seeds)
+        return any(path.rpartition("/")[2] == name for path in self._by_key[key])
+
+    def write(self, config: OnlineConfig, group: str, names: Iterable[BlockName]) -> None:
+        """Writes the run of one configuration over all seeds of some stored blocks, unless it is there.
+
+        Args:
+          config: the configuration.
+          group: of the sweep's file, for the hyper-parameters tab.
+          names: the configuration's blocks.
+        """
+        names = list(names)
+        seeds = sorted({seed for name in names for seed in name.seeds})
+        key = config_key(config, self._engine)
+        if self.has(key, seeds):
             return
-        curves = self._store.read_curves(config, seeds, self._engine)
+        curves = self._store.read_curves(config, seeds, self._engine, names)
+        place = label(config, self._engine)
         if not self._head_written:
-            self._write_head(curves)
-        settings = flat_settings(config) | {"group": self._groups[key], "engine": self._engine, "seeds": len(seeds)}
-        folder.write(name, encode(_run_events(curves, settings)))
-        for other in old:
-            folder.remove(other)
+            self._write_head(place, key, curves.performance)
+        settings = flat_settings(config) | {"group": group, "engine": self._engine, "seeds": len(seeds)}
+        self._put(place, _file(key, seeds), _run_events(curves, settings))
+        path = f"{place}/{_file(key, seeds)}"
+        # Fewer seeds; an older version of the results; the same configuration under the name that an older version gave it.
+        for old in (self._by_key[key] | self._by_label[place]) - {path}:
+            self._folder.remove(old)
+        self._by_key[key] = self._by_label[place] = {path}
 
-    def _write_head(self, curves: Curves) -> None:
+    def _write_head(self, place: str, key: str, metric: str) -> None:
         """What is common to all runs: the columns of the hyper-parameters tab and the chart with the band.
 
-        It is a second file in the run of the first configuration: a run of its own would be the 501st of 500 configurations,
-        and from there on TensorBoard shows no run until somebody ticks it.
+        It is a second file in the folder of some run: a run of its own would be the 501st of 500 configurations, and from
+        there on TensorBoard shows no run until somebody ticks it.
         """
-        content = encode(_head_events(curves.performance, self._columns))
-        name, folder = f"{HEAD}{hashlib.sha256(content).hexdigest()[:16]}", self._run(next(iter(self._labels)))
-        old = [found for found in folder.names() if found.startswith(HEAD)]
-        if name not in old:
-            folder.write(name, content)
-        for other in old:
-            if other != name:
-                folder.remove(other)
-        self._head_written = True
+        events = list(_head_events(metric, self._columns()))
+        name = f"{HEAD}{hashlib.sha256(encode(events)).hexdigest()[:16]}"
+        # The same head stays where it is, unless nothing else will.
+        homes = {place, *(label for label, runs in self._by_label.items() if runs - self._by_key[key])}
+        kept = next((path for path in self._heads if path.endswith(f"/{name}") and path.rpartition("/")[0] in homes), None)
+        if kept is None:
+            kept = f"{place}/{name}"
+            self._put(place, name, events)
+        for old in self._heads - {kept}:
+            self._folder.remove(old)
+        self._heads, self._head_written = {kept}, True
 
-    def _run(self, key: str) -> Folder:
+    def _put(self, place: str, name: str, events: Iterable[event_pb2.Event]) -> None:
         folder = self._folder
-        for part in self._labels[key].split("/"):
+        for part in place.split("/"):
             folder = folder / part
-        return folder
+        folder.write(name, encode(events))
 
 
 def write_image(store: Store, name: str, png: bytes) -> None:
-    """Puts a figure into the Images tab.
+    """Puts a figure into the Images tab. All figures are one run.
 
     Args:
       store: of the sweep.
@@ -101,30 +128,55 @@ def write_image(store: Store, name: str, png: bytes) -> None:
     width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
     image = summary_pb2.Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
     event = event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=name, image=image)]))
-    folder = store.folder / FOLDER / "figures" / _safe(name)
-    old = folder.names()
-    new = f"{PREFIX}{hashlib.sha256(png).hexdigest()[:16]}"
+    folder, prefix = store.folder / FOLDER / "figures", f"{PREFIX}{_safe(name)}-"
+    old = [found for found in folder.names() if found.startswith(prefix)]
+    new = f"{prefix}{hashlib.sha256(png).hexdigest()[:16]}"
     folder.write(new, encode([event]))
     for other in old:
         if other != new:
             folder.remove(other)
 
 
-def labels(configurations: Sequence[tuple[str, OnlineConfig]], engine: str) -> dict[str, str]:
-    """A readable name for each config key: the group, and below it the settings in which its configurations differ."""
-    by_group: dict[str, list[tuple[str, Settings]]] = defaultdict(list)
-    for group, config in configurations:
-        by_group[group].append((config_key(config, engine), flat_settings(config)))
-    found: dict[str, str] = {}
-    for group, members in by_group.items():
-        names = varying([settings for _, settings in members])
-        for key, settings in members:
-            parts = [f"{name.rpartition('.')[2]}={_show(settings[name])}" for name in names if name in settings]
-            found[key] = f"{_safe(group)}/{_safe(','.join(parts))}" if parts else _safe(group)
-    counts: dict[str, int] = defaultdict(int)
-    for label in found.values():
-        counts[label] += 1
-    return {key: label if counts[label] == 1 else f"{label},{key[:6]}" for key, label in found.items()}
+def label(config: OnlineConfig, engine: str) -> str:
+    """A readable name that depends on the configuration alone: the algorithm, and below it all settings but defaults.
+
+    Other files, grid values or scales change nothing about it, and no two configurations share one.
+
+    Example:
+      >>> settings = {"algorithm": {"name": "bp"}, "optimizer": {"name": "sgd", "step_size": 0.01}, "examples": 5_000_000}
+      >>> label(OnlineConfig.make(settings), "kernel")
+      'bp/sgd,step_size=0.01,examples=5000000'
+    """
+    settings = flat_settings(config)
+    usual, always = _usual_settings(config)
+    leaves = Counter(name.rpartition(".")[2] for name in settings)
+    parts = []
+    for name, value in settings.items():
+        section, _, leaf = name.rpartition(".")
+        if name == "algorithm.name" or (name not in always and usual.get(name) == value):
+            continue
+        if leaf == "name":
+            parts.append(_show(value))
+        else:
+            parts.append(f"{leaf if leaves[leaf] == 1 else f'{section}.{leaf}'}={_show(value)}")
+    if engine != "kernel":
+        parts.append(engine)
+    text = _safe(",".join(parts))
+    if len(text) > LONGEST_NAME:
+        text = f"{text[:LONGEST_NAME]},{config_key(config, engine)}"
+    return f"{_safe(config.algorithm.name)}/{text}"
+
+
+def _usual_settings(config: OnlineConfig) -> tuple[Settings, set[str]]:
+    """The problem's defaults beside what has none, and the names of what is always said."""
+    required: dict[str, dict[str, Any]] = {"problem": {"name": config.problem.name}}
+    always = set() if config.problem.name == DEFAULT_PROBLEM else {"problem.name"}
+    for name in ("algorithm", "optimizer"):
+        section = getattr(config, name)
+        fields = type(section).model_fields
+        required[name] = {field: getattr(section, field) for field in fields if field == "name" or fields[field].is_required()}
+        always |= {f"{name}.{field}" for field in required[name]}
+    return flat_settings(config.make(required)), always
 
 
 def varying(all_settings: Sequence[Settings]) -> dict[str, str | float | bool]:
@@ -134,8 +186,8 @@ def varying(all_settings: Sequence[Settings]) -> dict[str, str | float | bool]:
     return {name: value for name, value in ordered.items() if len({repr(s.get(name)) for s in all_settings}) > 1}
 
 
-def flat_settings(config: OnlineConfig) -> Settings:
-    """`{"algorithm.replacement_rate": 1e-4, …}`."""
+def flat_settings(config: OnlineConfig | Mapping[str, Any]) -> Settings:
+    """`{"algorithm.replacement_rate": 1e-4, …}`, from a config or from what it dumps."""
     flat: Settings = {}
 
     def visit(prefix: str, value: Any) -> None:
@@ -147,7 +199,7 @@ def flat_settings(config: OnlineConfig) -> Settings:
             if isinstance(value, int) and not isinstance(value, bool):
                 flat[prefix] = float(value)
 
-    visit("", config.model_dump(mode="json"))
+    visit("", config.model_dump(mode="json") if isinstance(config, OnlineConfig) else config)
     return flat
 
 
@@ -217,8 +269,14 @@ def _kind(value: str | float | bool) -> int:
     return int(api_pb2.DATA_TYPE_STRING if isinstance(value, str) else api_pb2.DATA_TYPE_FLOAT64)
 
 
+def _file(key: str, seeds: Iterable[int]) -> str:
+    """What the file of a run is called."""
+    return f"{PREFIX}{key}-{hashlib.sha256(encode_seeds(sorted(seeds)).encode()).hexdigest()[:16]}"
+
+
 def _show(value: str | float | bool) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """Exact: two rates that a search has drawn may differ in the last digit."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _safe(text: str) -> str:

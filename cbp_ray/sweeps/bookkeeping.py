@@ -1,17 +1,16 @@
 """The driver's side of a sweep: what Tune reports becomes counts, events, failures on record and TensorBoard runs."""
 
-from collections import defaultdict
 from typing import Any
 
 from ray.tune import Callback
 from ray.tune.experiment import Trial as TuneTrial
 
-from cbp_ray.errors import InputError
-from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import cost, failures
+from cbp_ray.sweeps.boards import SweepBoards
 from cbp_ray.sweeps.cluster import check_alive
 from cbp_ray.sweeps.definition import Sweep
+from cbp_ray.sweeps.draws import Draws, Stop, search_key
 from cbp_ray.sweeps.plan import Plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.trainable import BLOCK, unpack
@@ -32,48 +31,51 @@ class Bookkeeper(Callback):
         totals: Totals,
         progress: Listener,
         heartbeat: Heartbeat,
-        tensorboard: bool,
+        boards: SweepBoards | None,
     ) -> None:
         self._sweep, self._store, self._totals = sweep, store, totals
-        self._progress, self._heartbeat = progress, heartbeat
-        self._keys = {config_key(c.config, sweep.engine) for c in sweep.configurations}
+        self._progress, self._heartbeat, self._boards = progress, heartbeat, boards
+        self._draws = None if sweep.tune is None else Draws(store, search_key(sweep))
+        self._drawn = set(self._draws.drawn()) if self._draws is not None else set()
         self._seconds = {trial.trial_id: trial.seconds for trial in plan.trials}
         self._reported: dict[str, dict[str, Any]] = {}
         self._finished_estimate = 0.0
-        self._left: dict[str, int] = defaultdict(int)
-        for trial in plan.trials:
-            self._left[trial.block.name.key] += 1
         self._next_progress = 0.0
         self._next_check = CHECK_SECONDS
         self._open: set[str] = set()
         self._best: tuple[float, Block] | None = None
-        self._boards = None
-        if tensorboard:
-            from cbp_ray.results.tensorboard import Boards
-
-            self._boards = Boards(store, [(c.group, c.config) for c in sweep.configurations], sweep.engine)
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles its callbacks with its own snapshot, which nobody reads.
         return {}
 
-    def _block(self, trial: TuneTrial) -> tuple[Block, str]:
+    def _block(self, trial: TuneTrial) -> tuple[Block, str, bool]:
+        """The trial's block, its group, and whether a search only hears again what it knows of it."""
         _, block, extra = unpack(trial.config[BLOCK])
-        return block, extra["group"]
+        return block, extra["group"], extra.get("known", False)
 
     def _tell(self, kind: str, block: Block, group: str, **about: Any) -> None:
         self._progress(Event(kind, self._totals, {"trial_id": block.trial_id, "group": group, **about}))
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block, group = self._block(trial)
-        self._totals.running[block.trial_id] = 0.0
+        block, group, known = self._block(trial)
         self._open.add(trial.trial_id)
+        if self._draws is not None and block.name not in self._drawn:
+            self._draws.add(block, group)
+        if known:
+            return
+        self._totals.running[block.trial_id] = 0.0
         self._tell("trial_start", block, group)
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        block, group = self._block(trial)
+        block, group, known = self._block(trial)
+        if known:
+            if result["stored"] and self._boards is not None:
+                # Perhaps drawn for the first time: other files and other searches store blocks as well.
+                self._boards.stored(block, group)
+            return
         before = self._reported.get(block.trial_id, {})
         totals = self._totals
         for name in ("new_examples", "engine_seconds"):
@@ -97,21 +99,9 @@ class Bookkeeper(Callback):
         totals.runs_done += len(block.seeds)
         totals.repeated += bool(result["repeated"])
         self._finished_estimate += self._estimate(block)
-        failures.forget(self._store, block)
-        key = block.name.key
-        self._left[key] -= 1
-        if self._boards is not None and self._left[key] <= 0 and key in self._keys:
-            self._write_board(block)
+        if self._boards is not None:
+            self._boards.stored(block, group)
         self._tell("trial_done", block, group, trial_engine_seconds=round(result["engine_seconds"], 3))
-
-    def _write_board(self, block: Block) -> None:
-        assert self._boards is not None
-        try:
-            self._boards.write(block.config, self._sweep.seeds)
-        except (OSError, InputError) as error:
-            # Pictures of results must not end the making of results.
-            self._boards = None
-            self._progress(Event("warning", self._totals, {"message": f"no more TensorBoard runs: {error}"}))
 
     def _estimate(self, block: Block) -> float:
         if block.trial_id not in self._seconds:
@@ -124,10 +114,13 @@ class Bookkeeper(Callback):
         trial.metric_analysis.clear()
         trial.metric_n_steps.clear()
         result, settings = trial.last_result, self._sweep.tune
-        if settings is None:
+        if settings is None or self._draws is None:
             return
-        block, group = self._block(trial)
+        block, group, known = self._block(trial)
         if not result["stored"]:
+            if known:
+                return
+            self._draws.stop(block, Stop(result["examples"], result[settings.metric]))
             self._totals.running.pop(block.trial_id, None)
             self._totals.trials_done += 1
             self._tell("trial_stopped", block, group, examples=result["examples"])
@@ -138,13 +131,13 @@ class Bookkeeper(Callback):
             self._best = value, block
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block, group = self._block(trial)
+        block, group, _ = self._block(trial)
         self._totals.retried += 1
         self._totals.running.pop(block.trial_id, None)
         self._tell("trial_retry", block, group, attempt=trial.num_failures)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block, group = self._block(trial)
+        block, group, _ = self._block(trial)
         self._totals.failed += 1
         self._open.discard(trial.trial_id)
         self._totals.running.pop(block.trial_id, None)

@@ -1,6 +1,7 @@
 """Checkpoints within a trial: a block that was interrupted goes on from its last one, in whatever process comes next."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from cbp_ray.experiments.checkpoint import Checkpoint, load_checkpoint, save_che
 from cbp_ray.experiments.engine import Metrics
 from cbp_ray.results.keys import BlockName
 from cbp_ray.results.storage import Folder
-from cbp_ray.results.store import Block, Store
+from cbp_ray.results.store import Block, Store, block_names
 
 SUFFIX = ".npz"
 CURVE = "curve/"
@@ -23,8 +24,14 @@ def _folder(store: Store) -> Folder:
 
 def unfinished(store: Store) -> list[BlockName]:
     """The blocks that have a checkpoint."""
-    names = (BlockName.parse(name.removesuffix(SUFFIX)) for name in _folder(store).names() if name.endswith(SUFFIX))
-    return [name for name in names if name is not None]
+    return block_names(_folder(store), SUFFIX)
+
+
+def drop_stored(store: Store, stored: Mapping[str, set[int]]) -> None:
+    """Removes the checkpoints all of whose runs are stored by now, in whatever blocks."""
+    for name in unfinished(store):
+        if name.within(stored):
+            _folder(store).remove(f"{name}{SUFFIX}")
 
 
 def save(store: Store, block: Block, state: Checkpoint, examples: list[int], points: list[Metrics]) -> None:

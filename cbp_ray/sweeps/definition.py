@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -103,6 +103,10 @@ class Sweep:
     """Name of the file, without its ending."""
     document: Document = field(default_factory=dict, hash=False, compare=False)
     """The file with includes, scale and overrides applied."""
+    scale: str = "paper"
+    """Which overlay of the file was applied."""
+    origin: str = ""
+    """Where the file is: tells two files of one name apart. In a job, within the working directory."""
 
     @property
     def runs(self) -> int:
@@ -135,9 +139,18 @@ def load_sweep(
         document, common = apply_overrides(document, overrides, SWEEP_KEYS)
         if seeds is not None:
             document = {**document, "seeds": seeds if isinstance(seeds, str) else list(seeds)}
-        return make_sweep(_into_groups(document, common), path.stem)
+        sweep = make_sweep(_into_groups(document, common), path.stem)
+        return replace(sweep, scale=scale, origin=_origin(path))
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
+
+
+def _origin(path: Path) -> str:
+    path = path.resolve()
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and path.is_relative_to(Path.cwd()):
+        # Ray unpacks the working directory of every job to another place.
+        path = path.relative_to(Path.cwd())
+    return path.as_posix()
 
 
 def apply_scale(document: Document, scale: str) -> Document:
@@ -188,7 +201,7 @@ def make_sweep(document: Document, source: str = "sweep") -> Sweep:
     tune = _model(TuneSettings, document["tune"], "tune") if document.get("tune") is not None else None
     resources = _model(Resources, document.get("resources") or {}, "resources")
     configurations = _configurations(document, engine)
-    _check_engine(configurations, engine, seeds)
+    check_engines(configurations, engine, seeds)
     return Sweep(name, seeds, engine, configurations, resources, tune, source, document)
 
 
@@ -247,7 +260,7 @@ def _suggest(word: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
-def _check_engine(configurations: tuple[Configuration, ...], engine: EngineName, seeds: tuple[int, ...]) -> None:
+def check_engines(configurations: tuple[Configuration, ...], engine: EngineName, seeds: tuple[int, ...]) -> None:
     """Lets the engine itself refuse a network. Asked only about unusual ones: asking imports the engine."""
     asked = set()
     for configuration in configurations:

@@ -1,11 +1,14 @@
-"""Trials that failed for good: a file each, until the trial succeeds."""
+"""Trials that failed for good: a file each, until all its runs are stored."""
 
 import json
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from cbp_ray.results.store import Block, Store
+from cbp_ray.results.keys import seeds_by_key
+from cbp_ray.results.storage import Folder
+from cbp_ray.results.store import Block, Store, block_names
 
 SUFFIX = ".json"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -26,16 +29,29 @@ def record(store: Store, block: Block, group: str, attempts: int, error: str) ->
         "message": lines[-1].strip() if lines else "no message",
         "traceback": text,
     }
-    (store.folder / "failures").write(block.trial_id + SUFFIX, json.dumps(failure, indent=1).encode())
+    _folder(store).write(block.trial_id + SUFFIX, json.dumps(failure, indent=1).encode())
     return str(failure["message"])
 
 
-def forget(store: Store, block: Block) -> None:
-    """After the block is stored."""
-    (store.folder / "failures").remove(block.trial_id + SUFFIX)
+def drop_stored(store: Store, stored: Mapping[str, set[int]]) -> None:
+    """Removes the failures all of whose runs are stored by now, in whatever blocks."""
+    for name in block_names(_folder(store), SUFFIX):
+        if name.within(stored):
+            _folder(store).remove(f"{name}{SUFFIX}")
 
 
-def read_all(store: Store) -> list[dict[str, Any]]:
-    """All failures on record."""
-    folder = store.folder / "failures"
-    return [json.loads(folder.read(name)) for name in folder.names() if name.endswith(SUFFIX)]
+def read_all(store: Store, stored: Mapping[str, set[int]] | None = None) -> list[dict[str, Any]]:
+    """All failures that still count: those with a run that is not stored.
+
+    Args:
+      store: of the sweep.
+      stored: the seeds that are, by config key; looked up if not given.
+    """
+    names = block_names(_folder(store), SUFFIX)
+    if names and stored is None:
+        stored = seeds_by_key(store.names())
+    return [json.loads(_folder(store).read(f"{name}{SUFFIX}")) for name in names if not name.within(stored or {})]
+
+
+def _folder(store: Store) -> Folder:
+    return store.folder / "failures"

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.results.keys import MOST_RANGES, BlockName, config_key, seed_ranges
+from cbp_ray.results.keys import MOST_RANGES, BlockName, config_key, seed_ranges, seeds_by_key
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import cost
 from cbp_ray.sweeps.checkpoints import unfinished
 from cbp_ray.sweeps.definition import Sweep
+from cbp_ray.sweeps.draws import Draws, search_key
 
 TRIAL_SECONDS = 20.0
 """A trial of about this length is worth scheduling, and little is lost when it must be scheduled again."""
@@ -44,7 +45,9 @@ class Plan:
     trials: tuple[Trial, ...]
     """Longest first."""
     stored_runs: int
-    """Runs of this sweep that are there already."""
+    """Runs of this sweep that are there already, or that a search has stopped."""
+    names: tuple[BlockName, ...] = ()
+    """All blocks that are stored in its folder."""
 
     @property
     def runs(self) -> int:
@@ -76,9 +79,10 @@ def make_plan(sweep: Sweep, store: Store, slots: int) -> Plan:
       store: where results are.
       slots: trials that run at once.
     """
-    stored: dict[str, set[int]] = defaultdict(set)
-    for name in store.names():
-        stored[name.key].update(name.seeds)
+    names = tuple(store.names())
+    if sweep.tune is not None:
+        return _search_plan(sweep, store, names)
+    stored = seeds_by_key(names)
     begun: dict[str, list[BlockName]] = defaultdict(list)
     for name in unfinished(store):
         begun[name.key].append(name)
@@ -92,7 +96,17 @@ def make_plan(sweep: Sweep, store: Store, slots: int) -> Plan:
             block = Block(config, sweep.engine, seeds)
             trials.append(Trial(configuration.group, block, cost.seconds(config, sweep.engine, len(seeds))))
     trials.sort(key=lambda trial: -trial.seconds)
-    return Plan(sweep, tuple(trials), already)
+    return Plan(sweep, tuple(trials), already, names)
+
+
+def _search_plan(sweep: Sweep, store: Store, names: tuple[BlockName, ...]) -> Plan:
+    """Which settings a search will draw, only the search knows: its starting points stand for them. All trials may be stopped
+    early, so this is the most that it can take."""
+    assert sweep.tune is not None
+    known = len(Draws(store, search_key(sweep)).known(names))
+    blocks = [(c.group, Block(c.config, sweep.engine, sweep.seeds)) for c in sweep.configurations] * sweep.tune.samples
+    trials = [Trial(group, block, cost.seconds(block.config, sweep.engine, len(sweep.seeds))) for group, block in blocks]
+    return Plan(sweep, tuple(trials[known:]), min(known, len(trials)) * len(sweep.seeds), names)
 
 
 def divide(missing: Iterable[int], begun: Sequence[BlockName], size: int) -> list[tuple[int, ...]]:

@@ -1,6 +1,5 @@
 """Running a sweep: plan what is missing, hand it to Ray Tune, keep count."""
 
-import json
 import os
 import re
 import shutil
@@ -8,19 +7,20 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import yaml
-
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import PermutedMnistConfig
-from cbp_ray.results.keys import config_key
+from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.store import Store
-from cbp_ray.sweeps import cluster
+from cbp_ray.sweeps import checkpoints, cluster, failures
 from cbp_ray.sweeps.definition import Resources, Sweep
 from cbp_ray.sweeps.plan import Plan, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals, ignore
+from cbp_ray.sweeps.records import record_sweep
 
 if TYPE_CHECKING:
     from ray import tune
+
+    from cbp_ray.sweeps.boards import SweepBoards
 
 RETRIES = 2
 """A trial that raises, or whose worker dies, is tried so many times more."""
@@ -80,6 +80,9 @@ def run_sweep(
         if not plan.trials:
             record_sweep(sweep, store)
             totals = Totals(0, 0, plan.stored_runs, 0, 0.0)
+            _tidy(store)
+            if tensorboard:
+                _boards(sweep, store, plan, totals, progress).catch_up()
             progress(Event("end", totals))
             return _outcome(totals)
     else:
@@ -91,47 +94,32 @@ def run_sweep(
         slots = cluster.slots(sweep.resources)
         if slots == 0 and address is None:
             raise InputError(_does_not_fit(sweep.resources))
-        record_sweep(sweep, store)
+        record = record_sweep(sweep, store)
         plan = make_plan(sweep, store, max(slots, 1))
         totals = Totals(len(plan.trials), plan.runs, plan.stored_runs, slots, plan.seconds)
-        if sweep.tune is not None:
-            samples = sweep.tune.samples
-            totals = Totals(samples * len(sweep.configurations), samples * sweep.runs, 0, slots, samples * plan.seconds)
         progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
         for message in news:
             progress(Event("warning", totals, {"message": message}))
         if slots == 0:
             progress(Event("warning", totals, {"message": f"{_does_not_fit(sweep.resources)} Waiting for one to come up."}))
-        _fit(sweep, store, plan, totals, progress, retries, tensorboard)
+        heartbeat = Heartbeat(store, record, totals)
+        heartbeat.beat(force=True)
+        boards = _boards(sweep, store, plan, totals, progress) if tensorboard else None
+        try:
+            if boards is not None:
+                boards.catch_up()
+            _fit(sweep, store, plan, totals, progress, heartbeat, boards, retries)
+        except BaseException as error:
+            heartbeat.beat("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", force=True)
+            raise
+        _tidy(store)
     return _outcome(totals)
 
 
-def record_sweep(sweep: Sweep, store: Store) -> None:
-    """Writes what is asked for: the file as resolved, and every configuration with all its settings.
+def _boards(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Listener) -> "SweepBoards":
+    from cbp_ray.sweeps.boards import SweepBoards
 
-    Several files may share a sweep. `sweeps/<file>.yaml` and `.json` are of each of them, `sweep.yaml` of the last that ran.
-    """
-    head = "# Includes, scale and overrides applied. The settings with every default are in sweeps/*.json.\n"
-    text = (head + yaml.safe_dump(sweep.document, sort_keys=False)).encode()
-    configurations = [
-        {
-            "key": config_key(configuration.config, sweep.engine),
-            "group": configuration.group,
-            "config": configuration.config.model_dump(mode="json"),
-        }
-        for configuration in sweep.configurations
-    ]
-    kind = "grid" if sweep.tune is None else "search"
-    whole = {
-        "sweep": sweep.name,
-        "kind": kind,
-        "engine": sweep.engine,
-        "seeds": list(sweep.seeds),
-        "configurations": configurations,
-    }
-    (store.folder / "sweeps").write(f"{sweep.source}.yaml", text)
-    (store.folder / "sweeps").write(f"{sweep.source}.json", json.dumps(whole).encode())
-    store.folder.write("sweep.yaml", text)
+    return SweepBoards(sweep, store, plan.names, lambda message: progress(Event("warning", totals, {"message": message})))
 
 
 def _bring_data(sweep: Sweep) -> list[str]:
@@ -150,7 +138,23 @@ def _bring_data(sweep: Sweep) -> list[str]:
     return [f"{dataset} fetched from {source} to {folder}" for dataset, folder, source in fetched if source]
 
 
-def _fit(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Listener, retries: int, tensorboard: bool) -> None:
+def _tidy(store: Store) -> None:
+    """Removes what is about runs that are stored by now, in whatever blocks."""
+    stored = seeds_by_key(store.names())
+    failures.drop_stored(store, stored)
+    checkpoints.drop_stored(store, stored)
+
+
+def _fit(
+    sweep: Sweep,
+    store: Store,
+    plan: Plan,
+    totals: Totals,
+    progress: Listener,
+    heartbeat: Heartbeat,
+    boards: "SweepBoards | None",
+    retries: int,
+) -> None:
     from ray import tune
 
     from cbp_ray.sweeps.bookkeeping import Bookkeeper
@@ -158,8 +162,7 @@ def _fit(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Liste
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, totals.slots))
-    heartbeat = Heartbeat(store, sweep.source, totals)
-    bookkeeper = Bookkeeper(sweep, store, plan, totals, progress, heartbeat, tensorboard)
+    bookkeeper = Bookkeeper(sweep, store, plan, totals, progress, heartbeat, boards)
     scratch = tempfile.mkdtemp(prefix="cbp-ray-tune-")
     if sweep.tune is not None:
         from cbp_ray.sweeps.search import search_settings
@@ -169,7 +172,6 @@ def _fit(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Liste
         space = {BLOCK: tune.grid_search([pack(store, trial.block, group=trial.group) for trial in plan.trials])}
         settings = tune.TuneConfig(reuse_actors=True, trial_name_creator=_short_name, trial_dirname_creator=_short_name)
     try:
-        heartbeat.beat(force=True)
         tuner = tune.Tuner(
             tune.with_resources(RunBlock, _request(sweep.resources)),
             param_space=space,
@@ -187,9 +189,6 @@ def _fit(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Liste
         )
         tuner.fit()
         bookkeeper.finish()
-    except BaseException as error:
-        heartbeat.beat("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", force=True)
-        raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -1,7 +1,8 @@
 """The `tune:` block: Ray Tune looks for good settings instead of running all of a grid."""
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from ray.tune.search import ConcurrencyLimiter, Searcher, create_searcher
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engine import metrics_of
+from cbp_ray.results.keys import BlockName
 from cbp_ray.results.store import Block, Store
-from cbp_ray.sweeps.definition import Sweep, TuneSettings
+from cbp_ray.sweeps.definition import Configuration, Sweep, TuneSettings, check_engines
+from cbp_ray.sweeps.draws import Draws, search_key
 from cbp_ray.sweeps.trainable import BLOCK, pack
 
 DOMAINS = {"uniform": 2, "loguniform": 2, "randint": 2, "choice": None}
@@ -21,6 +24,9 @@ DOMAINS = {"uniform": 2, "loguniform": 2, "randint": 2, "choice": None}
 
 DRAWS = 100
 """Attempts to draw settings that were not drawn before; a space without any more is exhausted."""
+
+MOST_CORNERS = 1024
+"""Combinations of ends of ranges that are checked."""
 
 
 def check_search(sweep: Sweep) -> None:
@@ -40,14 +46,12 @@ def check_search(sweep: Sweep) -> None:
             raise InputError(f"tune.metric: must be one of {', '.join(sorted(known))}, got {settings.metric!r}; use {first}")
     for path, domain in settings.space.items():
         _domain(path, domain)
-    rng = np.random.default_rng(0)
     for configuration in sweep.configurations:
-        # A draw from the middle of the space: finds settings that do not exist, before a search does.
-        point = {path: _draw(_domain(path, domain), rng) for path, domain in settings.space.items()}
         try:
-            with_settings(configuration.config, point)
+            found = [with_settings(configuration.config, point) for point in _corners(settings)]
         except InputError as error:
             raise InputError(f"tune.space for groups.{configuration.group}: {error}") from None
+        check_engines(tuple(Configuration(configuration.group, config) for config in found), sweep.engine, sweep.seeds)
     if settings.search != "random":
         _searcher(settings)
 
@@ -96,6 +100,8 @@ class BlockSearch(Searcher):
         self._inner = {} if random else {turn: _searcher(self._settings) for turn in range(len(sweep.configurations))}
         self._turn_of: dict[str, int] = {}
         self._asked: set[str] = set()
+        self._draws = Draws(store, search_key(sweep))
+        self._stored, self._stopped = set(store.names()), set(self._draws.stopped())
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         turn = next(self._turns)
@@ -115,7 +121,14 @@ class BlockSearch(Searcher):
             return Searcher.FINISHED  # type: ignore[return-value]
         self._asked.add(block.trial_id)
         self._turn_of[trial_id] = turn
-        return {BLOCK: pack(self._store, block, metric=self._settings.metric, every_bins=1, group=configuration.group)}
+        about = {"metric": self._settings.metric, "every_bins": 1, "group": configuration.group, **self._known(block.name)}
+        return {BLOCK: pack(self._store, block, **about)}
+
+    def _known(self, name: BlockName) -> dict[str, Any]:
+        """What an earlier start found out about a trial. It is told to the scheduler and the search algorithm, and not run."""
+        if name in self._stored:
+            return {"known": True}
+        return {"known": True, "stop": self._draws.read_stop(name)} if name in self._stopped else {}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if inner := self._inner.get(self._turn_of.get(trial_id, -1)):
@@ -162,6 +175,26 @@ def _domain(path: str, domain: Mapping[str, Any]) -> Any:
         rule = "0 < low < high" if kind == "loguniform" else "low < high"
         raise InputError(f"tune.space.{path}.{kind}: must be [low, high] with {rule}, got {arguments!r}; correct it")
     return getattr(tune, kind)(low, high)
+
+
+def _corners(settings: TuneSettings) -> Iterator[dict[str, Any]]:
+    """The ends of all ranges and all choices: each with every other, or, if these are too many, one setting at a time."""
+    ends = {path: _ends(domain) for path, domain in settings.space.items()}
+    if math.prod(len(values) for values in ends.values()) <= MOST_CORNERS:
+        yield from (dict(zip(ends, corner, strict=True)) for corner in itertools.product(*ends.values()))
+        return
+    first = {path: values[0] for path, values in ends.items()}
+    for path, values in ends.items():
+        yield from (first | {path: value} for value in values)
+
+
+def _ends(domain: Mapping[str, Any]) -> list[Any]:
+    """The values of a choice; the smallest and the largest value that a range can give."""
+    kind, arguments = next(iter(domain.items()))
+    if kind == "choice":
+        return list(arguments)
+    low, high = arguments
+    return [low, high - 1] if kind == "randint" else [low, math.nextafter(high, low)]
 
 
 def _draw(domain: Any, rng: np.random.Generator) -> Any:

@@ -3,16 +3,18 @@
 import json
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cbp_ray.errors import InputError
+from cbp_ray.results.keys import BlockName, seeds_by_key
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Store
 from cbp_ray.sweeps import failures
+from cbp_ray.sweeps.draws import Draws
 from cbp_ray.sweeps.progress import SILENT_SECONDS
+from cbp_ray.sweeps.records import read_records
 
 ENDED = {"finished", "failed", "interrupted"}
 
@@ -29,7 +31,7 @@ class Status:
     configurations: int
     runs: int
     done: int
-    """Runs that are stored."""
+    """Runs that are stored, or that a search has stopped early."""
     failed: int
     """Trials that failed and have not succeeded since."""
     running_trials: int
@@ -60,24 +62,39 @@ def sweeps_in(storage: str | os.PathLike[str], only: str | None = None) -> list[
 
 def statuses(store: Store) -> Iterator[Status]:
     """One per file that shares the sweep."""
-    stored: dict[str, set[int]] = defaultdict(set)
-    for name in store.names():
-        stored[name.key].update(name.seeds)
-    failed_keys = [failure["trial_id"].partition("-")[0] for failure in failures.read_all(store)]
-    folder = store.folder / "sweeps"
-    for file in folder.names():
-        if file.endswith(".json"):
-            yield _status(store, file.removesuffix(".json"), json.loads(folder.read(file)), stored, failed_keys)
+    names = store.names()
+    stored = seeds_by_key(names)
+    failed_keys = [failure["trial_id"].partition("-")[0] for failure in failures.read_all(store, stored)]
+    for source, record in read_records(store):
+        wanted = _wanted_by_search(store, record, names) if record.get("kind") == "search" else _wanted_by_grid(record, stored)
+        yield _status(store, source, wanted, failed_keys)
 
 
-def _status(store: Store, source: str, wanted: dict[str, Any], stored: dict[str, set[int]], failed: list[str]) -> Status:
-    seeds, keys = set(wanted["seeds"]), [c["key"] for c in wanted["configurations"]]
-    if wanted.get("kind") == "search":
-        # Which settings it tries, only the search knows: what it has stored is all there is to count.
-        keys = [key for key, found in stored.items() if seeds <= found]
-    done = sum(len(seeds & stored[key]) for key in keys)
-    runs, own = len(seeds) * len(keys), set(keys)
-    failures_here = sum(key in own for key in failed)
+class _Wanted(NamedTuple):
+    """What one file asks for."""
+
+    keys: set[str]
+    """Of the configurations known so far."""
+    runs: int
+    done: int
+    search: bool = False
+
+
+def _wanted_by_grid(record: dict[str, Any], stored: dict[str, set[int]]) -> _Wanted:
+    seeds, keys = set(record["seeds"]), {c["key"] for c in record["configurations"]}
+    return _Wanted(keys, len(seeds) * len(keys), sum(len(seeds & stored[key]) for key in keys))
+
+
+def _wanted_by_search(store: Store, record: dict[str, Any], names: list[BlockName]) -> _Wanted:
+    """Which settings it tries, only the search knows: it leaves a note of every trial that it begins."""
+    draws, runs = Draws(store, record.get("search", "")), len(record["seeds"])
+    known = min(len(draws.known(names)), record.get("samples", 0))
+    return _Wanted({name.key for name in draws.drawn()}, runs * record.get("samples", 0), runs * known, search=True)
+
+
+def _status(store: Store, source: str, wanted: _Wanted, failed: list[str]) -> Status:
+    runs, done = wanted.runs, wanted.done
+    failures_here = sum(key in wanted.keys for key in failed)
     try:
         sign = json.loads((store.folder / "progress").read(f"{source}.json"))
     except FileNotFoundError:
@@ -86,6 +103,9 @@ def _status(store: Store, source: str, wanted: dict[str, Any], stored: dict[str,
     state = str(sign.get("state", "incomplete"))
     alive = state == "running" and silent is not None and silent < SILENT_SECONDS
     if not alive:
+        if wanted.search and state == "finished":
+            # It may have come to the end of its space before it had drawn all samples.
+            runs = done
         if done == runs:
             state = "complete"
         elif state == "running":
@@ -96,7 +116,7 @@ def _status(store: Store, source: str, wanted: dict[str, Any], stored: dict[str,
         store.sweep,
         source,
         state,
-        len(keys),
+        len(wanted.keys),
         runs,
         done,
         failures_here,

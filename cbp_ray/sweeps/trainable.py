@@ -101,8 +101,9 @@ class Work:
         self.finished = False
         self.bins: Iterator[Bin] | None = None
         self.device = choose_device(block.engine)
-        self.already = store.has(block)
-        if not self.already:
+        self.stop: list[Any] | None = extra.get("stop")
+        self.already = self.stop is None and store.has(block)
+        if self.stop is None and not self.already:
             if block.engine == "kernel":
                 compile_once(block.config)
             elif block.engine == "rllib":
@@ -126,6 +127,8 @@ class Work:
 
     def advance(self) -> dict[str, Any]:
         """Runs for about `STEP_SECONDS`. Returns what the driver shows; `done` once the results are stored."""
+        if self.stop is not None:
+            return self._report_stop(*self.stop)
         if self.bins is None:
             return self._report(done=True, written=False)
         until, bins = time.monotonic() + STEP_SECONDS, 0
@@ -192,6 +195,12 @@ class Work:
         if self.metric is not None:
             report[self.metric] = self._value(self.metric)
         return report
+
+    def _report_stop(self, examples: int, value: float) -> dict[str, Any]:
+        """What an earlier start of the search said of a trial when it stopped it."""
+        assert self.metric is not None
+        report = {"done": True, "stored": False, "examples": examples, "new_examples": 0, "engine_seconds": 0.0}
+        return report | {"repeated": False, self.metric: value}
 
     def _value(self, metric: str) -> float:
         """Mean over seeds in the latest bin."""

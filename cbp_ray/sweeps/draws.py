@@ -1,0 +1,80 @@
+"""What a search has drawn and which of it was stopped early, kept beside the results, so that a search goes on and not again.
+
+`searches/<search>/drawn/` has a file for every trial that a search has begun, `searches/<search>/stopped/` one for every trial
+that its scheduler ended. The names alone say which trials: counting opens nothing.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.results.keys import BlockName, config_key
+from cbp_ray.results.store import Block, Store, block_names
+from cbp_ray.sweeps.definition import Sweep
+
+SUFFIX = ".json"
+
+
+class Stop(NamedTuple):
+    """Where a scheduler ended a trial."""
+
+    examples: int
+    value: float
+    """Of the search's metric."""
+
+
+def search_key(sweep: Sweep) -> str:
+    """Hash of everything that decides which trials are drawn and which are stopped, but for their number."""
+    assert sweep.tune is not None
+    content = {
+        "tune": sweep.tune.model_dump(mode="json", exclude={"samples"}),
+        "configurations": [config_key(c.config, sweep.engine) for c in sweep.configurations],
+        "seeds": sweep.seeds,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Draws:
+    """The trials of one search.
+
+    Args:
+      store: of the sweep.
+      search: see `search_key`.
+    """
+
+    def __init__(self, store: Store, search: str) -> None:
+        folder = store.folder / "searches" / search
+        self._drawn, self._stopped = folder / "drawn", folder / "stopped"
+
+    def drawn(self) -> list[BlockName]:
+        """All trials that were begun."""
+        return block_names(self._drawn, SUFFIX)
+
+    def stopped(self) -> list[BlockName]:
+        """Those that the scheduler ended."""
+        return block_names(self._stopped, SUFFIX)
+
+    def known(self, stored: Iterable[BlockName]) -> list[BlockName]:
+        """Those whose outcome is known: stored, or stopped."""
+        settled = {*stored, *self.stopped()}
+        return [name for name in self.drawn() if name in settled]
+
+    def add(self, block: Block, group: str) -> None:
+        """Notes that a trial begins."""
+        about = {"group": group, "config": block.config.model_dump(mode="json"), "engine": block.engine}
+        self._drawn.write(f"{block.trial_id}{SUFFIX}", json.dumps(about).encode())
+
+    def read(self, name: BlockName) -> tuple[str, OnlineConfig]:
+        """Group and config of a trial."""
+        about: dict[str, Any] = json.loads(self._drawn.read(f"{name}{SUFFIX}"))
+        return str(about["group"]), OnlineConfig.make(about["config"])
+
+    def stop(self, block: Block, stop: Stop) -> None:
+        """Notes that the scheduler ended a trial."""
+        self._stopped.write(f"{block.trial_id}{SUFFIX}", json.dumps(stop._asdict()).encode())
+
+    def read_stop(self, name: BlockName) -> Stop:
+        """Where a trial was ended."""
+        return Stop(**json.loads(self._stopped.read(f"{name}{SUFFIX}")))
