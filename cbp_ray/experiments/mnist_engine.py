@@ -32,6 +32,9 @@ from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnist
 LARGEST_DECAY = 0.9
 """Of αλ: the kernel divides by a product of 1 - αλ."""
 
+EXAMPLES_AT_ONCE = 4096
+"""Per call of the kernel, which Ctrl-C can't interrupt: seconds at width 2000."""
+
 Classifier = Callable[..., None]
 
 
@@ -63,7 +66,8 @@ class MnistKernelEngine:
         images = load(config.problem.dataset) if images is None else images
         classifier = classifier or specialised_classifier(choices_of(config))
         self._config = config
-        self.runs = [MnistKernelRun(config, seed, images, stream, classifier) for seed in seeds]
+        held = (images.held_images[: representation.HELD_EXAMPLES] / WHITE).astype(config.dtype)
+        self.runs = [MnistKernelRun(config, seed, images, stream, held, classifier) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
         bins = [run.advance(examples) for run in self.runs]
@@ -90,11 +94,19 @@ def _stream(dataset: str) -> Stream:
 class MnistKernelRun:
     """One network and its problem."""
 
-    def __init__(self, config: OnlineConfig, seed: int, images: Images, stream: Stream, classifier: Classifier) -> None:
+    def __init__(
+        self,
+        config: OnlineConfig,
+        seed: int,
+        images: Images,
+        stream: Stream,
+        held: NDArray[Any],
+        classifier: Classifier,
+    ) -> None:
         assert isinstance(config.problem, PermutedMnistConfig)
         self.problem = PermutedMnist(seed, images, config.problem.task_length)
         self.config, self.choices, self.numbers = config, choices_of(config), numbers_of(config)
-        self.dtype, self.stream, self.classifier = np.dtype(config.dtype), stream, classifier
+        self.dtype, self.stream, self.held, self.classifier = np.dtype(config.dtype), stream, held, classifier
         hidden = () if isinstance(config.algorithm, Linear) else config.network.hidden
         sizes = [self.problem.inputs, *hidden, config.problem.outputs]
         self.layout = make_layout(sizes)
@@ -118,18 +130,20 @@ class MnistKernelRun:
         while self.examples < end:
             task, within = divmod(self.examples, self.problem.task_length)
             count = min(self.problem.task_length - within, end - self.examples)
-            self.classifier(
-                self.state,
-                self.layout,
-                self.scratch,
-                self.stream,
-                self.problem.order(task, within, count),
-                self.problem.permutation(task),
-                self.shades,
-                self.bounds,
-                self.choices,
-                self.numbers,
-            )
+            order, where = self.problem.order(task, within, count), self.problem.permutation(task)
+            for first in range(0, count, EXAMPLES_AT_ONCE):
+                self.classifier(
+                    self.state,
+                    self.layout,
+                    self.scratch,
+                    self.stream,
+                    order[first : first + EXAMPLES_AT_ONCE],
+                    where,
+                    self.shades,
+                    self.bounds,
+                    self.choices,
+                    self.numbers,
+                )
             self.examples += count
 
     def advance(self, examples: int) -> dict[str, float]:
@@ -149,9 +163,9 @@ class MnistKernelRun:
     def _describe(self, weights: list[NDArray[Any]]) -> list[representation.Representation]:
         """The hidden layers on held examples of the latest task."""
         task = (self.examples - 1) // self.problem.task_length
-        held = self.problem.permuted(self.problem.data.held_images[: representation.HELD_EXAMPLES], task)
-        x: NDArray[Any] = self.shades[held]
-        found = []
+        # Permuted weights instead of permuted images: fewer numbers to move.
+        weights = [weights[0][self.problem.permutation(task)], *weights[1:]]
+        x, found = self.held, []
         for level in range(1, self.layers):
             bias, *norm = (
                 of_level(array, self.layout, level)
