@@ -103,6 +103,31 @@ def test_a_trial_that_was_cut_short_ends_with_the_same_bits(
         np.testing.assert_array_equal(stored[metric], whole[metric])
 
 
+def test_permuted_mnist_goes_on_from_its_last_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = OnlineConfig.make(
+        {
+            "problem": {"name": "permuted_mnist", "task_length": 200},
+            "network": {"hidden": [10]},
+            "algorithm": {"name": "cbp", "replacement_rate": 1e-2},
+            "optimizer": {"name": "sgd", "step_size": 0.01},
+            "examples": 1_000,
+            "bin_size": 100,
+        }
+    )
+    block, store = Block(config, "kernel", (3,)), Store(tmp_path, "sweep")
+    monkeypatch.setattr(trainable, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(trainable, "TASK_CHECKPOINT_SECONDS", 0.0)
+    work = Work(store, block, {})
+    for _ in range(5):
+        work.advance()
+    again = Work(store, block, {})  # nobody told the first that it ends
+    assert again.resumed_examples == 400
+    finish(again)
+    whole, stored = run_online(config, (3,)), store.read_curves(config, (3,))
+    for metric in whole.metrics:
+        np.testing.assert_array_equal(stored[metric], whole[metric])
+
+
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "other config"])
 def test_a_checkpoint_that_cannot_be_used_is_not(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block, store = Block(make_config(), "kernel", (0, 1)), Store(tmp_path, "sweep")

@@ -127,7 +127,7 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert {path: after[path] for path in before} == before
 
 
-@pytest.mark.parametrize("name", ["examples/grid.yaml", "examples/torch.yaml"])
+@pytest.mark.parametrize("name", ["examples/grid.yaml", "examples/torch.yaml", "examples/mnist.yaml"])
 def test_the_example_files_run_at_smoke_scale(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(ROOT / "tune_configs" / name, scale="smoke")
     outcome = run_sweep(sweep, tmp_path)

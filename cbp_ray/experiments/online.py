@@ -136,6 +136,10 @@ def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
 
         return KernelEngine(config, seeds)
     if engine == "torch":
+        if isinstance(config.problem, PermutedMnistConfig) and len(seeds) > 1:
+            from cbp_ray.experiments.stacked import StackedRuns
+
+            return StackedRuns([config] * len(seeds), seeds)
         from cbp_ray.experiments.torch_engine import TorchEngine
 
         return TorchEngine(config, seeds)

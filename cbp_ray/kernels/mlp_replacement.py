@@ -205,7 +205,8 @@ def replace_unit(state: Any, layout: Any, scratch: Any, choices: Any, bounds: An
         old = abs(state.weights[place])
         state.weights[place] = factor * (2.0 * scratch.draws[j] - 1.0)
         new = abs(state.weights[place])
-        state.outgoing[below + j] += new - old
+        if level > 1:
+            state.outgoing[below + j] += new - old
         magnitude += new
         if choices.adam:
             state.first[place] = 0

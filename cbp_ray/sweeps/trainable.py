@@ -19,7 +19,7 @@ import ray
 from ray import tune
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import OnlineConfig, PermutedMnistConfig
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.experiments.engine import Metrics
 from cbp_ray.experiments.online import Bin, iterate_online
@@ -32,6 +32,9 @@ STEP_SECONDS = 4.0
 
 CHECKPOINT_SECONDS = 45.0
 """A trial that lasts longer leaves a checkpoint behind this often."""
+
+TASK_CHECKPOINT_SECONDS = 1.0
+"""Permuted MNIST leaves one behind after every task, but of tasks that are shorter than this only after some."""
 
 BLOCK = "block"
 """The one setting of a trial: all of the block as a string, because Tune copies and flattens anything else many times."""
@@ -102,7 +105,7 @@ class Work:
             if block.engine == "kernel":
                 compile_once(block.config)
             self.bins = self._iterate()
-        self.resumed_examples = self.examples[-1] if self.examples else 0
+        self.resumed_examples = self.saved_examples = self.examples[-1] if self.examples else 0
 
     def _iterate(self) -> Iterator[Bin]:
         config, seeds, engine = self.block.config, self.block.seeds, self.block.engine
@@ -133,7 +136,7 @@ class Work:
             self.examples.append(point.examples)
             self.points.append(point.metrics)
             now, bins = time.monotonic(), bins + 1
-            if now - self.saved >= CHECKPOINT_SECONDS:
+            if now - self.saved >= CHECKPOINT_SECONDS or self._task_ended(now):
                 self._save()
             # The last bin is reported together with the end: a scheduler that counts examples would stop the trial before.
             if (now >= until or bins == self.every_bins) and point.index + 1 < point.bins:
@@ -154,10 +157,17 @@ class Work:
         self.finished = True
         return written
 
+    def _task_ended(self, now: float) -> bool:
+        """Whether there is a task that a checkpoint would save."""
+        problem = self.block.config.problem
+        if not isinstance(problem, PermutedMnistConfig) or now - self.saved < TASK_CHECKPOINT_SECONDS:
+            return False
+        return self.examples[-1] // problem.task_length > self.saved_examples // problem.task_length
+
     def _save(self) -> None:
         if self.last is not None:
             checkpoints.save(self.store, self.block, self.last.checkpoint(), self.examples, self.points)
-            self.saved = time.monotonic()
+            self.saved, self.saved_examples = time.monotonic(), self.examples[-1]
 
     def interrupt(self) -> None:
         """Keeps what is done so far, if it took long enough to be worth keeping."""
@@ -232,7 +242,11 @@ def compile_once(config: OnlineConfig) -> None:
     directory.mkdir(mode=0o700, exist_ok=True)
     with open(directory / "compile.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for _ in iterate_online(config.model_copy(update={"examples": 1, "bin_size": 1}), (0,), "kernel"):
+        smallest: dict[str, Any] = {"examples": 1, "bin_size": 1}
+        if isinstance(config.problem, PermutedMnistConfig):
+            # The kernel is the same for any network, and large ones take long to make.
+            smallest["network"] = config.network.model_copy(update={"hidden": (1,)})
+        for _ in iterate_online(config.model_copy(update=smallest), (0,), "kernel"):
             pass
     _compiled.add(shape)
 
