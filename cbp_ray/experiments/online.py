@@ -136,7 +136,9 @@ def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
 
         return KernelEngine(config, seeds)
     if engine == "torch":
-        if isinstance(config.problem, PermutedMnistConfig) and len(seeds) > 1:
+        import torch
+
+        if isinstance(config.problem, PermutedMnistConfig) and (len(seeds) > 1 or torch.cuda.is_available()):
             from cbp_ray.experiments.stacked import StackedRuns
 
             return StackedRuns([config] * len(seeds), seeds)

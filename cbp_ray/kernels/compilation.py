@@ -13,14 +13,8 @@ KERNELS = Path(__file__).parent
 RANDOMNESS = KERNELS.parent / "randomness.py"
 
 
-UNCOUNTED = {"_nrt": False}
+UNCOUNTED: dict[str, Any] = {"_nrt": False}
 """For functions that allocate nothing: Numba then counts no references, which would cost more than a small network's step."""
-
-inlined = njit(forceinline=True, **UNCOUNTED)
-"""Decorator of the parts of a kernel that become part of their caller."""
-
-separate = njit(**UNCOUNTED)
-"""Decorator of parts that run rarely and stay functions."""
 
 
 def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -34,6 +28,17 @@ def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[...
         if "cannot cache function" not in str(error):
             raise
     return compiled  # type: ignore[no-any-return]
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For the parts of a kernel that become part of their caller. Cached as well: they are most of the work, and each new
+    combination of choices, in whatever process, then only has to put them together."""
+    return compile_cached(function, forceinline=True, **UNCOUNTED)
+
+
+def separate(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For the parts that run rarely and stay functions."""
+    return compile_cached(function, **UNCOUNTED)
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]

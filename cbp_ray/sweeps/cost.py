@@ -11,6 +11,9 @@ LANE_SECONDS = {"sgd": 20e-9, "adam": 60e-9}
 """Per example and run, for 5 units of 20 inputs on one core of an AVX-512 machine; a machine without is a few times slower."""
 LANE_WEIGHTS = 5 * 20
 
+STACKED = 8
+"""Runs of Permuted MNIST that a trial of the torch engine stacks: on a GPU they cost little more than one."""
+
 TORCH_SECONDS = 400e-6
 """Per example and run of a small network: the price of a few dozen torch calls."""
 
@@ -50,6 +53,11 @@ def weights(config: OnlineConfig) -> int:
 def lanes(config: OnlineConfig, engine: str) -> int:
     """Runs that cost as much together as one alone."""
     return LANES if engine == "kernel" and config.problem.name == "bit_flipping" else 1
+
+
+def together(config: OnlineConfig, engine: str) -> int:
+    """Runs that a trial should have at least, where there are so many."""
+    return STACKED if engine == "torch" and config.problem.name == "permuted_mnist" else lanes(config, engine)
 
 
 def seconds(config: OnlineConfig, engine: str, runs: int) -> float:

@@ -121,6 +121,6 @@ def _target_seconds(sweep: Sweep, slots: int) -> float:
 
 
 def _block_size(config: OnlineConfig, engine: str, target: float) -> int:
-    """Seeds per trial, in whole vector blocks of the kernel."""
-    together = cost.lanes(config, engine)
+    """Seeds per trial, in whole blocks of those that an engine advances together."""
+    together = cost.together(config, engine)
     return max(1, math.floor(target / cost.seconds(config, engine, together))) * together
