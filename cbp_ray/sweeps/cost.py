@@ -23,14 +23,16 @@ RLLIB_BYTES = 700e6
 """Of a worker with torch, RLlib and a run of it."""
 
 WEIGHT_SECONDS = 1.2e-10
-"""Per example, run and weight of a large network in torch, of each of four passes over the weights."""
+"""Per example, run and weight of a large network in torch, for each of a few passes over the weights."""
 
 MLP_SECONDS = 1.7e-6
 """Per example of the MLP kernel, however small the network. All of its algorithms take about as long."""
 CACHED_WEIGHTS = 300_000
 """So many weights stay near the core."""
 CACHED_WEIGHT_SECONDS, FAR_WEIGHT_SECONDS = 6e-11, 1.8e-10
-"""Per example and weight: of those, and of the rest, which come from memory."""
+"""Per example and weight: of those, and of the rest, which come from memory. SGD skips about half of the weights."""
+ADAM_WEIGHT_SECONDS = 7e-10
+"""Per example and weight with Adam, which skips none."""
 TASK_SECONDS = 6e-3
 """For the permutation of a task and the order of its images, every time that all have been shown."""
 LAYER_SECONDS = 5.3e-9
@@ -73,11 +75,17 @@ def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
         per_example = LANE_SECONDS[config.optimizer.name] * max(0.3, size / LANE_WEIGHTS)
         return whole * config.examples * per_example
     if engine == "kernel":
-        far = max(0, size - CACHED_WEIGHTS)
-        per_example = MLP_SECONDS + (size - far) * CACHED_WEIGHT_SECONDS + far * FAR_WEIGHT_SECONDS
+        per_example = MLP_SECONDS + _weight_seconds(size, config.optimizer.name)
     else:
-        per_example = TORCH_SECONDS + 4 * size * WEIGHT_SECONDS
+        per_example = TORCH_SECONDS + 8 * size * WEIGHT_SECONDS
     return runs * (config.examples * per_example + _around_the_learner(config))
+
+
+def _weight_seconds(size: int, optimizer: str) -> float:
+    if optimizer == "adam":
+        return size * ADAM_WEIGHT_SECONDS
+    far = max(0, size - CACHED_WEIGHTS)
+    return (size - far) * CACHED_WEIGHT_SECONDS + far * FAR_WEIGHT_SECONDS
 
 
 def _around_the_learner(config: OnlineConfig) -> float:

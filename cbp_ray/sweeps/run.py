@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import PermutedMnistConfig
+from cbp_ray.problems import mnist_files
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.store import Store
 from cbp_ray.sweeps import checkpoints, cluster, failures
@@ -89,7 +90,7 @@ def run_sweep(
         from cbp_ray.sweeps.search import check_search
 
         check_search(sweep)
-    news = _bring_data(sweep) if address is None else []
+    news = _bring_data(sweep)
     with cluster.connected(address):
         slots = cluster.slots(sweep.resources)
         if slots == 0 and address is None:
@@ -123,18 +124,16 @@ def _boards(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Li
 
 
 def _bring_data(sweep: Sweep) -> list[str]:
-    """Fetches the data sets that are not on this machine yet, so that a missing one is one error and not one per trial.
+    """Fetches the data sets that are not on this machine yet: one that can't be had is one error, and not one per trial.
 
-    On a cluster, each node fetches them when its first trial asks.
+    Each other node of a cluster fetches them for itself, when its first trial asks.
 
     Returns:
       What is new.
     """
-    from cbp_ray.problems.mnist_files import fetch
-
     problems = (configuration.config.problem for configuration in sweep.configurations)
     wanted = sorted({problem.dataset for problem in problems if isinstance(problem, PermutedMnistConfig)})
-    fetched = ((dataset, *fetch(dataset)) for dataset in wanted)
+    fetched = ((dataset, *mnist_files.fetch(dataset)) for dataset in wanted)
     return [f"{dataset} fetched from {source} to {folder}" for dataset, folder, source in fetched if source]
 
 
