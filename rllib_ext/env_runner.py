@@ -59,7 +59,8 @@ def slippery(config: C) -> C:
     schedule_of(config)
     if not _has_slippery_runners(config):
         config.env_runners(env_runner_cls=SlipperyEnvRunner)
-    if isinstance(config.algo_class, type) and not issubclass(config.algo_class, SlipperyAlgorithm):
+    algorithm: Any = config.algo_class
+    if isinstance(algorithm, type) and not issubclass(algorithm, SlipperyAlgorithm):
         config.algo_class = _slippery_class(config.algo_class)
     return config
 
