@@ -21,45 +21,59 @@ class FusedAdam(Adam):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._views: dict[Tensor, _Views] = {}
+        self._views: dict[tuple[int, ...], _Views] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._views = {}
 
+    def reset_weights(self, param: Tensor, dim: int, index: Tensor) -> None:
+        super().reset_weights(param, dim, index)
+        self._views.clear()
+
     def _update(self, group: dict[str, Any], params: list[Tensor], place: tuple[torch.dtype, torch.device]) -> None:
-        if place != (torch.float32, torch.device("cpu")) or not all(_is_matrix(p) for p in params):
+        states = [self.state[p] for p in params]
+        step: int = states[0]["time_step"]
+        same_step = all(state["time_step"] == step for state in states)
+        if place != (torch.float32, torch.device("cpu")) or not same_step or not all(_is_matrix(p) for p in params):
             super()._update(group, params, place)
             return
+        key = tuple(p.data_ptr() for p in params)
+        views = self._views.get(key)
+        if views is None:
+            views = self._views[key] = _Views(params, states)
         beta1, beta2 = group["betas"]
+        corrections(step, views.resets, beta1, beta2, views.first, views.second)
         scalars = [np.float32(x) for x in (group["lr"], 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"])]
-        for p in params:
-            state = self.state[p]
-            views = self._views.get(p)
-            if views is None or views.moment is not state["exp_avg"] or views.address != p.data_ptr():
-                views = self._views[p] = _Views(p, state)
+        for p, (shape, arrays) in zip(params, views.of_params, strict=True):
             assert p.grad is not None
             gradient = p.grad.numpy()
-            step: int = state["time_step"]
-            rows, columns = (
-                corrections(step, state[name].numpy() if name in state else never, beta1, beta2) for name, never in views.resets
-            )
-            if p.ndim != 2:
-                gradient = gradient.reshape(views.shape)
-            adam_step(views.weight, gradient, *views.moments, rows, columns, *scalars)
+            adam_step(*arrays, gradient if gradient.ndim == 2 else gradient.reshape(shape), *scalars)
 
 
 class _Views:
-    """A parameter and its moments as NumPy matrices, which cost more to make than a small parameter's step."""
+    """Parameters, moments and corrections as NumPy arrays, which cost more to make than a small parameter's step."""
 
-    def __init__(self, p: Tensor, state: dict[str, Any]) -> None:
+    def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:
         # A vector is one long row: its resets along dimension 0 are those of the columns.
-        names = RESETS if p.ndim == 2 else ("", RESETS[0])
-        self.shape: tuple[int, int] = (p.shape[0], p.shape[1]) if p.ndim == 2 else (1, p.numel())
-        self.resets = [(name, np.zeros(size, np.int64)) for name, size in zip(names, self.shape, strict=True)]
-        self.address, self.moment = p.data_ptr(), state["exp_avg"]
-        self.weight = p.detach().numpy().reshape(self.shape)
-        self.moments = [state[name].numpy().reshape(self.shape) for name in ("exp_avg", "exp_avg_sq")]
+        shapes = [(p.shape[0], p.shape[1]) if p.ndim == 2 else (1, p.numel()) for p in params]
+        names = [RESETS if p.ndim == 2 else ("", RESETS[0]) for p in params]
+        vectors = [
+            state[name].numpy() if name in state else np.zeros(size, np.int64)
+            for state, of_param, shape in zip(states, names, shapes, strict=True)
+            for name, size in zip(of_param, shape, strict=True)
+        ]
+        self.resets = np.concatenate(vectors)
+        self.first, self.second = np.empty((2, len(self.resets)), np.float32)
+        ends = np.cumsum([len(vector) for vector in vectors])
+        pieces = [
+            (part[end - len(v) : end]) for v, end in zip(vectors, ends, strict=True) for part in (self.first, self.second)
+        ]
+        self.of_params = []
+        for number, (p, state, shape) in enumerate(zip(params, states, shapes, strict=True)):
+            tensors = (p.detach(), state["exp_avg"], state["exp_avg_sq"])
+            arrays = [tensor.numpy().reshape(shape) for tensor in tensors]
+            self.of_params.append((shape, [*arrays, *pieces[4 * number : 4 * number + 4]]))
 
 
 def _is_matrix(p: Tensor) -> bool:

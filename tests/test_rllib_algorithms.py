@@ -174,7 +174,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_algorithms_replace_units_too(name: str) -> None:
     kind, environment, training = OTHERS[name]
-    made = kind().environment(environment).training(**training).continual_backprop(replacement_rate=0.02, maturity_threshold=2)
+    made = kind().environment(environment).training(**training).continual_backprop(replacement_rate=0.1, maturity_threshold=2)
     made.rl_module(model_config={"fcnet_hiddens": [16, 16]}).debugging(seed=1)
     made.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=50)
     distributed = name in ("impala", "appo")

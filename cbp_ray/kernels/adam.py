@@ -8,31 +8,32 @@ from numpy.typing import NDArray
 
 from cbp_ray.kernels.compilation import compile_cached
 
+Vector = NDArray[np.float32]
 Matrix = NDArray[np.float32]
 
 
 @compile_cached
-def corrections(time_step: int, resets: NDArray[np.int64], beta1: float, beta2: float) -> Matrix:
-    """1 - β₁ᵗ and √(1 - β₂ᵗ) of every row or column, float32 [2, n]; those of equal age are computed once."""
-    result = np.empty((2, len(resets)), np.float32)
-    age, first, second = np.int64(-1), np.float32(0), np.float32(0)
+def corrections(time_step: int, resets: NDArray[np.int64], beta1: float, beta2: float, first: Vector, second: Vector) -> None:
+    """Writes 1 - β₁ᵗ and √(1 - β₂ᵗ) of every row or column into `first` and `second`; neighbours of equal age share them."""
+    age, value_1, value_2 = np.int64(-1), np.float32(0), np.float32(0)
     for i in range(len(resets)):
         if time_step - resets[i] != age:
             age = time_step - resets[i]
-            first = np.float32(1 - math.exp(age * math.log(beta1))) if beta1 > 0 else np.float32(1)
-            second = np.float32(math.sqrt(1 - math.exp(age * math.log(beta2)))) if beta2 > 0 else np.float32(1)
-        result[0, i], result[1, i] = first, second
-    return result
+            value_1 = np.float32(1 - math.exp(age * math.log(beta1))) if beta1 > 0 else np.float32(1)
+            value_2 = np.float32(math.sqrt(1 - math.exp(age * math.log(beta2)))) if beta2 > 0 else np.float32(1)
+        first[i], second[i] = value_1, value_2
 
 
 @partial(compile_cached, error_model="numpy")  # a division that may raise an exception can't be vectorised
 def adam_step(
     weights: Matrix,
-    gradients: Matrix,
     first_moments: Matrix,
     second_moments: Matrix,
-    rows: Matrix,
-    columns: Matrix,
+    rows_1: Vector,
+    rows_2: Vector,
+    columns_1: Vector,
+    columns_2: Vector,
+    gradients: Matrix,
     lr: np.float32,
     rest1: np.float32,
     beta2: np.float32,
@@ -44,11 +45,13 @@ def adam_step(
 
     Args:
       weights: w.
-      gradients: g, without weight decay.
       first_moments: m.
       second_moments: v.
-      rows: `corrections` of the rows, [2, n].
-      columns: `corrections` of the columns, [2, m]. A weight's correction is the smaller of the two.
+      rows_1: 1 - β₁ᵗ of the rows.
+      rows_2: √(1 - β₂ᵗ) of the rows.
+      columns_1: 1 - β₁ᵗ of the columns; a weight's is the smaller of its row's and its column's.
+      columns_2: √(1 - β₂ᵗ) of the columns.
+      gradients: g, without weight decay.
       lr: α.
       rest1: 1 - β₁.
       beta2: β₂.
@@ -63,9 +66,9 @@ def adam_step(
             g = gradients[i, j] + weight_decay * weights[i, j]
             first_moments[i, j] += rest1 * (g - first_moments[i, j])
             second_moments[i, j] = beta2 * second_moments[i, j] + rest2 * (g * g)
-        row_1, row_2 = rows[0, i], rows[1, i]
+        row_1, row_2 = rows_1[i], rows_2[i]
         for j in range(weights.shape[1]):
-            column_1, column_2 = columns[0, j], columns[1, j]
+            column_1, column_2 = columns_1[j], columns_2[j]
             correction_1 = row_1 if row_1 < column_1 else column_1
             correction_2 = row_2 if row_2 < column_2 else column_2
             weights[i, j] -= lr * first_moments[i, j] / (correction_1 * (np.sqrt(second_moments[i, j]) / correction_2 + eps))
