@@ -290,7 +290,7 @@ def test_labels_say_all_but_defaults_and_say_it_exactly() -> None:
     assert label(make_config(), "kernel") == "cbp/replacement_rate=0.0001,sgd,step_size=0.01,examples=60,bin_size=20"
     assert label(make_config(), "torch").endswith(",torch")
     assert label(make_config(0.12345678901), "kernel") != label(make_config(0.12345678902), "kernel")
-    assert label(make_config(1.0, network={"hidden": [5, 10]}), "kernel").startswith("cbp/hidden=_5,_10_,replacement_rate=1,")
+    assert label(make_config(1.0, network={"hidden": [5, 10]}), "kernel").startswith("cbp/replacement_rate=1,hidden=5x10,sgd,")
     assert flat_settings(make_config())["problem.inputs"] == 20.0
     long = make_config(network={"hidden": [5] * 100})
     assert len(label(long, "kernel")) < 230 and label(long, "kernel").endswith(config_key(long, "kernel"))

@@ -30,6 +30,7 @@ FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."
 HEAD = f"{PREFIX}head-"
 RUN = re.compile(re.escape(PREFIX) + f"([0-9a-f]{{{KEY_LENGTH}}})-[0-9a-f]{{16}}")
+SECTIONS = {"algorithm": 0, "network": 1, "optimizer": 2}
 LONGEST_NAME = 180
 """Of a run's folder; file systems allow 255 bytes."""
 
@@ -151,8 +152,9 @@ def label(config: OnlineConfig, engine: str) -> str:
     usual, always = _usual_settings(config)
     leaves = Counter(name.rpartition(".")[2] for name in settings)
     parts = []
-    for name, value in settings.items():
-        section, _, leaf = name.rpartition(".")
+    # What experiments differ in comes first: TensorBoard cuts long names short.
+    for name in sorted(settings, key=lambda name: SECTIONS.get(name.partition(".")[0], len(SECTIONS))):
+        (section, _, leaf), value = name.rpartition("."), settings[name]
         if name == "algorithm.name" or (name not in always and usual.get(name) == value):
             continue
         if leaf == "name":
@@ -275,8 +277,10 @@ def _file(key: str, seeds: Iterable[int]) -> str:
 
 
 def _show(value: str | float | bool) -> str:
-    """Exact: two rates that a search has drawn may differ in the last digit."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    """Exact: two rates that a search has drawn may differ in the last digit. Lists as `5x10`."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(value)
+    return str(value).strip("[]").replace(", ", "x")
 
 
 def _safe(text: str) -> str:

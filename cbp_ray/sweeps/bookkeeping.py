@@ -1,5 +1,6 @@
 """The driver's side of a sweep: what Tune reports becomes counts, events, failures on record and TensorBoard runs."""
 
+import math
 from typing import Any
 
 from ray.tune import Callback
@@ -62,6 +63,7 @@ class Bookkeeper(Callback):
         self._open.add(trial.trial_id)
         if self._draws is not None and block.name not in self._drawn:
             self._draws.add(block, group)
+            self._drawn.add(block.name)
         if known:
             return
         self._totals.running[block.trial_id] = 0.0
@@ -127,7 +129,8 @@ class Bookkeeper(Callback):
             return
         value = result[settings.metric]
         sign = 1 if settings.mode == "min" else -1
-        if self._best is None or sign * value < sign * self._best[0]:
+        # What diverged is not the best, nor does it hide what comes after it.
+        if math.isfinite(value) and (self._best is None or sign * value < sign * self._best[0]):
             self._best = value, block
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:

@@ -43,7 +43,9 @@ def record_sweep(sweep: Sweep, store: Store) -> str:
     }
     if sweep.tune is not None:
         whole |= {"search": search_key(sweep), "samples": sweep.tune.samples * len(sweep.configurations)}
-    text = (HEAD + yaml.safe_dump(resolved(sweep), sort_keys=False)).encode()
+    # Through JSON, so that what several groups share is not one object, which YAML would write once and refer to.
+    document = json.loads(json.dumps(resolved(sweep)))
+    text = (HEAD + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=128)).encode()
     folder, name = store.folder / FOLDER, _name(sweep, store, whole)
     folder.write(f"{name}.yaml", text)
     folder.write(f"{name}{SUFFIX}", json.dumps(whole).encode())
