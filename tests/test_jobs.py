@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -60,6 +61,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
+def fresh(**more: str) -> dict[str, str]:
+    """The environment of a shell in which nobody has used Ray: of Ray's variables, only those of the token."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or "TOKEN" in name} | more
+
+
 def test_two_nodes_give_the_numbers_of_one(address: tuple[str, str], tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL.replace("[1e-3, 1e-2]", "[1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2]").replace("3000", "1_000_000"))
@@ -89,17 +95,16 @@ def test_a_job_runs_shows_its_log_and_goes_on_when_submitted_again(
     assert capsys.readouterr().out == "was not running\n"
 
     before = snapshot(tmp_path / "shared")
-    # As README prints it, without our wrapper.
-    command = ["ray", "job", "submit", "--address", server, "--working-dir", ".", "--", "python", "-m", "cbp_ray"]
-    command = [
-        str(Path(sys.executable).with_name("ray")),
-        *command[1:],
-        "run",
-        "small.yaml",
-        "--storage",
-        str(tmp_path / "shared"),
-    ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert main(["status", "--address", server]) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if job in line]
+    assert row[:2] == [job, "SUCCEEDED"]
+
+    # As README prints it, without our wrapper, in a shell that knows nothing of Ray but where the token is.
+    (printed,) = re.findall("^    (.*ray job submit.*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert printed in (ROOT / "docs" / "cluster.md").read_text()
+    command = printed.replace("tune_configs/examples/grid.yaml", "small.yaml").replace("http://127.0.0.1:8265", server)
+    command = command.replace("/shared/cbp", str(tmp_path / "shared"))
+    done = subprocess.run(command, cwd=folder, env=fresh(), shell=True, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 runs in 0 trials" in done.stdout and "18 runs were there before" in done.stdout
     assert snapshot(tmp_path / "shared") == before
@@ -132,18 +137,23 @@ def test_without_the_token_the_job_server_answers_401(authorization: str | None,
     assert error.value.code in ({401} if authorization is None else {401, 403})
 
 
-@pytest.mark.parametrize("token", [None, "0" * 32])
+@pytest.mark.parametrize("token", [None, "0" * 32], ids=["none", "another"])
+@pytest.mark.parametrize("command", ["submit", "run"])
 def test_a_user_without_the_token_is_told_how_to_get_it(
-    token: str | None, address: tuple[str, str], folder: Path, tmp_path: Path
+    command: str, token: str | None, address: tuple[str, str], folder: Path, tmp_path: Path
 ) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    environment = {name: value for name, value in fresh(HOME=str(tmp_path)).items() if not name.startswith("RAY_")}
     if token is not None:
         environment["RAY_AUTH_TOKEN"] = token
-    command = [sys.executable, "-m", "cbp_ray", "submit", "small.yaml", "--address", address[1], "--storage", "/shared"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    where = address[1] if command == "submit" else address[0]
+    arguments = [sys.executable, "-m", "cbp_ray", command, "small.yaml", "--address", where, "--storage", "/tmp/shared"]
+    begun = time.monotonic()
+    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert time.monotonic() - begun < 30
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
-    assert "wants its token" in done.stderr and "auth_token" in done.stderr
+    got = "got none" if token is None else "got another"
+    assert f"{where} wants its token, {got}" in done.stderr and "auth_token" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -198,7 +208,7 @@ def test_run_on_the_cluster_from_another_process(address: tuple[str, str], folde
         str(tmp_path),
         "--json",
     ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=fresh(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["runs_done"] == 18
     assert done.stderr == ""

@@ -6,7 +6,6 @@ Ray reads `RAY_AUTH_MODE` when it is imported, so nothing here imports it before
 import contextlib
 import logging
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from cbp_ray.sweeps.definition import Resources
 OBJECT_STORE_BYTES = 100 * 2**20
 """Of an embedded cluster. Results go to storage, not through Ray; what Ray carries is a few hundred bytes per trial."""
 
-CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
 """To wait for an answer from a cluster's address."""
 
 HOW_TO_GET_A_TOKEN = "copy ~/.ray/auth_token from the head node, or set RAY_AUTH_TOKEN"
@@ -107,36 +106,51 @@ def _connect(address: str | None) -> None:
     if address is None:
         ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
         return
-    _check_listens(address)
+    _check_answers(address)
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        reason = " ".join(str(error).split())[:200]
-        if isinstance(error, ray.exceptions.AuthenticationError) or "uthentic" in reason:
-            raise InputError(f"address: {address} wants another token, got: {reason}; {HOW_TO_GET_A_TOKEN}") from None
-        raise InputError(f"address: must be a running Ray cluster, got {address!r} ({reason}); see `ray status`") from None
+        raise InputError(_not_running(address, str(error))) from None
 
 
-def _check_listens(address: str) -> None:
-    """Sees whether anything listens at an address: Ray itself would try for minutes.
+def _check_answers(address: str) -> None:
+    """Asks a cluster for its id. Ray itself would try for minutes, and not tell a wrong token from a wrong address.
 
     Raises:
-      InputError: if not.
+      InputError: if it does not answer, or wants another token.
     """
+    import grpc  # type: ignore[import-untyped]
+    from ray._private.grpc_utils import init_grpc_channel
     from ray._private.services import canonicalize_bootstrap_address
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+    from ray.exceptions import AuthenticationError
 
     try:
         # `auto` is what the latest `ray start` has left behind, which may be gone.
         found = canonicalize_bootstrap_address(address)
         if found is None:
             return
-        host, _, port = found.rpartition(":")
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except (OSError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"address: must be HOST:PORT of a running Ray cluster, got {address!r} ({reason}); see `ray status`"
-        ) from None
+        with init_grpc_channel(found, [("grpc.enable_http_proxy", 0)]) as channel:
+            ask = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel).GetClusterId  # type: ignore[no-untyped-call]
+            ask(gcs_service_pb2.GetClusterIdRequest(), timeout=ANSWER_SECONDS)  # type: ignore[attr-defined]
+    except grpc.RpcError as error:
+        if error.code() not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            raise InputError(_not_running(address, error.details())) from None
+        raise InputError(f"address: {wants_token(address)}") from None
+    except AuthenticationError:
+        raise InputError(f"address: {wants_token(address)}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(_not_running(address, str(error))) from None
+
+
+def _not_running(address: str, reason: str) -> str:
+    reason = " ".join(reason.split())[:200]
+    return f"address: must be HOST:PORT of a running Ray cluster, got {address!r} ({reason}); see `ray status`"
+
+
+def wants_token(address: str) -> str:
+    """What to tell somebody whose token is missing or wrong."""
+    return f"{address} wants its token, {'got another' if has_token() else 'got none'}; {HOW_TO_GET_A_TOKEN}"
 
 
 class ClusterLost(ClusterError):

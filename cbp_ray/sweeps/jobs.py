@@ -77,8 +77,7 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
     except requests.exceptions.InvalidURL:
         raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265") from None
     except AuthenticationError:
-        what = "got another" if cluster.has_token() else "got none"
-        raise InputError(f"--address: {address} wants its token, {what}; {cluster.HOW_TO_GET_A_TOKEN}") from None
+        raise InputError(f"--address: {cluster.wants_token(address)}") from None
     except (ConnectionError, requests.RequestException, aiohttp.ClientError):
         raise InputError(
             f"--address: must be a running job server, got no answer from {address}; is it http://HOST:8265?"
