@@ -20,7 +20,7 @@ from cbp_ray.algorithm.optimizer_state import reset_weights
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
 from cbp_ray.algorithm.report import StepReport
 from cbp_ray.algorithm.settings import PRESETS, Settings
-from cbp_ray.algorithm.units import Scratch, Units
+from cbp_ray.algorithm.units import Scratch, Statistics, Units
 from cbp_ray.algorithm.utility import NEEDS, Utility
 from cbp_ray.errors import InputError
 
@@ -136,10 +136,7 @@ class GenerateAndTest:
         self._warned = False
         self._prepared: tuple[Tensor, Sequence[Tensor | None]] | None = None
         self.average_over_replicas: Callable[[Tensor], None] | None = None
-        """In data-parallel training: replaces a tensor of averages over this replica's examples by that over all replicas'.
-
-        Set it on every replica, and all make the same replacements.
-        """
+        """In data-parallel training: replaces averages over this replica's examples by those over all replicas', in place."""
 
     @property
     def layers(self) -> list[str]:
@@ -413,6 +410,12 @@ class GenerateAndTest:
             units.nonfinite = int(saved_layer["nonfinite"])
             units.distribution = Distribution(**saved_layer["distribution"])
             units.forget_forwards()
+
+    def measure_with(self, statistics: Statistics) -> None:
+        """Lets something else than torch's operations measure what it can, to rounding the same."""
+        self._magnitudes.statistics = statistics
+        for units in self._layers:
+            units.statistics = statistics
 
     def forget_forwards(self) -> None:
         """Drops what was seen since the last step, for example a forward pass on other data than the next update's."""

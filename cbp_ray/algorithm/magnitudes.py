@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cbp_ray.algorithm.units import Scratch, Units
+from cbp_ray.algorithm.units import Scratch, Statistics, Units
 from cbp_ray.algorithm.utility import Needs
 
 CHUNK = 2**17
@@ -18,6 +18,7 @@ class Magnitudes:
 
     def __init__(self, layers: list[Units], needs: Needs, scratch: Scratch, *, mean: bool) -> None:
         self.layers, self.scratch, self.mean = layers, scratch, mean
+        self.statistics: Statistics | None = None
         self.owners = {layer.weight: layer for layer in layers} if needs.magnitude_in else {}
         self.feeders: dict[Tensor, list[tuple[Units, int]]] = {}
         if needs.magnitude_out:
@@ -56,7 +57,12 @@ class Magnitudes:
             if len(layer.consumers) > 1:
                 self.columns[layer].zero_()
         for reader in self.readers:
-            reader.read()
+            if (
+                self.statistics is None
+                or reader.widen is not None
+                or not self.statistics.magnitudes(reader.weight, reader.rows, reader.columns)
+            ):
+                reader.read()
             for layer, inputs_per_unit in self.feeders.get(reader.weight, []):
                 if reader.columns is not None and (inputs_per_unit > 1 or len(layer.consumers) > 1):
                     per_unit = reader.columns.view(layer.count, inputs_per_unit).sum(1)

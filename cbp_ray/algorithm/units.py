@@ -1,7 +1,7 @@
 """One hidden layer as generate-and-test sees it: its modules, and what its units did since the last step."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,18 @@ class Observed(NamedTuple):
             return None if a is None or b is None else torch.lerp(a, b, share)
 
         return Observed(join(self.mean, other.mean), join(self.activity, other.activity), examples)
+
+
+class Statistics(Protocol):
+    """Another way than torch's operations to measure what a step needs. Each returns whether it could."""
+
+    def averages(self, h: Tensor, f_hat: Tensor, mean: Tensor, activity: Tensor) -> bool:
+        """Writes the averages over examples of h [examples, units] into `mean` and of |h - f̂| into `activity`."""
+        ...
+
+    def magnitudes(self, weight: Tensor, rows: Tensor | None, columns: Tensor | None) -> bool:
+        """Writes Σ|w| over each row into `rows` and over each column into `columns`; None: not wanted."""
+        ...
 
 
 class Scratch:
@@ -132,6 +144,7 @@ class Units:
         self.pending: list[Tensor] = []
         self.folded: Observed | None = None
         self.scratch = scratch
+        self.statistics: Statistics | None = None
         self.fold_with: Callable[[Units], Tensor | None] | None = None
         self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive), with_kwargs=True)
 
@@ -177,6 +190,11 @@ class Units:
     def average(self, h: Tensor, f_hat: Tensor | None, mean: Tensor | None = None, activity: Tensor | None = None) -> Observed:
         """One forward pass averaged, into `mean` and `activity` if they are given."""
         h, over = self.by_unit(h)
+        examples = h.numel() // self.count
+        if mean is not None and activity is not None and f_hat is not None and self.statistics is not None and len(over) == 1:
+            measured = self.statistics.averages(h, f_hat, mean, activity)
+            if measured:
+                return Observed(mean, activity, examples)
         magnitude = None
         if self.needs.deviation:
             assert f_hat is not None
@@ -186,7 +204,7 @@ class Units:
         return Observed(
             torch.mean(h, over, out=mean) if self.needs_mean else None,
             None if magnitude is None else torch.mean(magnitude, over, out=activity),
-            h.numel() // self.count,
+            examples,
         )
 
     def fold(self, h: Tensor, f_hat: Tensor | None) -> None:
