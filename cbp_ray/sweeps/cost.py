@@ -17,10 +17,11 @@ STACKED = 8
 TORCH_SECONDS = 400e-6
 """Per example and run of a small network: the price of a few dozen torch calls."""
 
-MLP_SECONDS = {"sgd": 1.7e-10, "adam": 7e-10}
-"""Per example, run and weight of the sparse MLP kernel, which with SGD skips about half of the weights; and what a step costs
-whatever its size."""
-MLP_STEP_SECONDS = 2e-6
+MLP_SECONDS = {"sgd": (5e-11, 2e-10), "adam": (2.5e-10, 6e-10)}
+"""Per example, run and weight of the sparse MLP kernel, within and beyond the second-level cache; with SGD it skips most of them."""
+CACHED_WEIGHTS = 500_000
+MLP_STEP_SECONDS = 1e-6
+"""Per example and run, whatever the size."""
 RANK_SECONDS = 5e-10
 """Per bin, hidden layer and cube of its width: eigenvalues of the representation."""
 
@@ -59,7 +60,7 @@ def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
         per_example = LANE_SECONDS[config.optimizer.name] * max(0.3, size / LANE_WEIGHTS)
         return whole * config.examples * per_example
     if engine == "kernel":
-        per_example = MLP_STEP_SECONDS + size * MLP_SECONDS[config.optimizer.name]
+        per_example = MLP_STEP_SECONDS + size * MLP_SECONDS[config.optimizer.name][size > CACHED_WEIGHTS]
     else:
         per_example = TORCH_SECONDS + 8 * size * WEIGHT_SECONDS
     ranks = config.bins * RANK_SECONDS * sum(n**3 for n in config.network.hidden) if config.problem.outputs > 1 else 0.0
