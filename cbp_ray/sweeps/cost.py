@@ -18,7 +18,7 @@ TORCH_SECONDS = 400e-6
 """Per example and run of a small network: the price of a few dozen torch calls."""
 
 MLP_SECONDS = {"sgd": (5e-11, 2e-10), "adam": (2.5e-10, 6e-10)}
-"""Per example, run and weight of the sparse MLP kernel, within and beyond the second-level cache; with SGD it skips most of them."""
+"""Per example, run and weight of the sparse MLP kernel, within and beyond the second-level cache; SGD skips most of them."""
 CACHED_WEIGHTS = 500_000
 MLP_STEP_SECONDS = 1e-6
 """Per example and run, whatever the size."""
