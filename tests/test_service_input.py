@@ -164,7 +164,7 @@ def test_a_server_that_fails_is_one_line_and_exit_code_1(
     arguments: list[str], server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--address", server]) == 1
-    assert f"{server} answered: Request failed with status code 500" in one_line(capsys)
+    assert f"{server} failed: Request failed with status code 500" in one_line(capsys)
 
 
 @pytest.mark.parametrize("server", [VERSION | {"/api/jobs/": []}], indirect=True)

@@ -64,27 +64,26 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
         "_private.runtime_env.working_dir",
     ):
         logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
-    not_rays = f"--address: must be a job server of Ray, got another answer from {address}; is it http://HOST:8265?"
     try:
-        try:
-            client = JobSubmissionClient(address)
-        except (RuntimeError, KeyError, TypeError, ValueError, requests.HTTPError) as error:
-            # It asks for the version: 404, or an answer that holds none.
-            if isinstance(error, requests.exceptions.InvalidURL | AuthenticationError):
-                raise
-            raise InputError(not_rays) from None
-        yield client
-    except requests.exceptions.InvalidURL:
-        raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265") from None
+        client = JobSubmissionClient(address)
     except AuthenticationError:
         raise InputError(f"--address: {cluster.wants_token(address)}") from None
-    except (ConnectionError, requests.RequestException, aiohttp.ClientError):
+    except requests.exceptions.InvalidURL:
+        raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265") from None
+    except (RuntimeError, KeyError, TypeError, ValueError, requests.HTTPError):
+        # It has asked for the version: 404, or an answer that holds none.
+        raise InputError(
+            f"--address: must be a job server of Ray, got another answer from {address}; is it http://HOST:8265?"
+        ) from None
+    except (ConnectionError, requests.RequestException):
         raise InputError(
             f"--address: must be a running job server, got no answer from {address}; is it http://HOST:8265?"
         ) from None
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ClusterError(f"{address} answered: {reason[:300]}; see the logs of its head node") from None
+    try:
+        yield client
+    except (RuntimeError, ConnectionError, requests.RequestException, aiohttp.ClientError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ClusterError(f"{address} failed: {reason}; see the logs of its head node") from None
 
 
 @contextmanager
