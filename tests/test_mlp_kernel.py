@@ -18,6 +18,11 @@ from cbp_ray.experiments.torch_mnist import MnistRun
 from cbp_ray.kernels.mlp import REFRESH
 from cbp_ray.kernels.mlp_state import State, matrix, of_level
 
+# One process: compiling for all choices takes half a minute.
+pytestmark = [
+    pytest.mark.xdist_group("mlp_kernel"),
+    pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning"),
+]
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
 CBP = {"name": "cbp", "replacement_rate": 3e-3, "maturity_threshold": 20}
 ALGORITHMS = {
