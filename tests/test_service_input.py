@@ -167,6 +167,36 @@ def test_a_server_that_fails_is_one_line_and_exit_code_1(
     assert f"{server} failed: Request failed with status code 500" in one_line(capsys)
 
 
+def job(number: int, **more: object) -> dict[str, object]:
+    about = {
+        "type": "SUBMISSION",
+        "submission_id": f"raysubmit_{number}abcdefghijk",
+        "entrypoint": "python -m cbp_ray run a.yaml",
+    }
+    return about | {"status": "RUNNING", "start_time": 1_000_000_000_000 + number} | more
+
+
+@pytest.mark.parametrize(
+    "server", [VERSION | {"/api/jobs/": [job(1, status="SUCCEEDED", end_time=1_000_000_002_500), job(2)]}], indirect=True
+)
+def test_status_lists_the_jobs_of_a_server_the_latest_first(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_sweeps, "LOG_WIDTH", 80)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["status", "--address", server]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in shown) <= 80
+    rows = [line.split() for line in shown if "raysubmit" in line]
+    assert [row[:2] for row in rows] == [["raysubmit_2abcdefghijk", "RUNNING"], ["raysubmit_1abcdefghijk", "SUCCEEDED"]]
+    assert main(["status", "--address", server, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(each["state"], each["started"], each["ended"]) for each in listed] == [
+        ("RUNNING", 1_000_000_000.002, None),
+        ("SUCCEEDED", 1_000_000_000.001, 1_000_000_002.5),
+    ]
+
+
 @pytest.mark.parametrize("server", [VERSION | {"/api/jobs/": []}], indirect=True)
 def test_status_lists_jobs_or_sweeps_but_not_both(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--address", server]) == 0
