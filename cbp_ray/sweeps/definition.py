@@ -103,9 +103,9 @@ class Sweep:
     """Name of the file, without its ending."""
     document: Document = field(default_factory=dict, hash=False, compare=False)
     """The file with includes, scale and overrides applied."""
-    scale: str = "paper"
+    scale: str = field(default="paper", compare=False)
     """Which overlay of the file was applied."""
-    origin: str = ""
+    origin: str = field(default="", compare=False)
     """Where the file is: tells two files of one name apart. In a job, within the working directory."""
 
     @property
