@@ -1,5 +1,7 @@
 """Generate-and-test's measurements as compiled passes, for the sizes at which calling torch costs more than the work."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,6 +17,9 @@ class CompiledStatistics:
     Equal to torch to rounding.
     """
 
+    def __init__(self) -> None:
+        self._views: dict[int, tuple[int, tuple[np.ndarray[Any, Any], ...], Tensor | None]] = {}
+
     def averages(self, h: Tensor, f_hat: Tensor, mean: Tensor, activity: Tensor) -> bool:
         if not _suits(h):
             return False
@@ -22,15 +27,17 @@ class CompiledStatistics:
         return True
 
     def magnitudes(self, weight: Tensor, rows: Tensor | None, columns: Tensor | None) -> bool:
-        if not _suits(weight):
-            return False
-        magnitudes(
-            weight.detach().numpy(),
-            EMPTY if rows is None else rows.numpy(),
-            EMPTY if columns is None else columns.numpy(),
-        )
+        sums = columns if rows is None else rows
+        address, views, _ = self._views.get(id(sums), (0, (), None))
+        if not views or address != weight.data_ptr():
+            if not _suits(weight):
+                return False
+            views = tuple(EMPTY if t is None else t.detach().numpy() for t in (weight, rows, columns))
+            # The tensor is kept too: while it lives, no other has its identity.
+            self._views[id(sums)] = weight.data_ptr(), views, sums
+        magnitudes(*views)
         return True
 
 
 def _suits(matrix: Tensor) -> bool:
-    return matrix.dtype == torch.float32 and matrix.device.type == "cpu" and matrix.ndim == 2 and matrix.is_contiguous()
+    return matrix.dtype is torch.float32 and matrix.is_cpu and matrix.ndim == 2 and matrix.is_contiguous()
