@@ -91,8 +91,8 @@ def resolved(sweep: Sweep) -> Document:
     follows from another setting that is a grid.
     """
     document = sweep.document
-    base, common = document.get("base") or {}, document.get("overrides") or {}
-    groups = {group: _with_defaults(merge(merge(base, own or {}), common)) for group, own in document.get("groups", {}).items()}
+    base = document.get("base") or {}
+    groups = {group: _with_defaults(merge(base, own or {})) for group, own in document.get("groups", {}).items()}
     ranges = [f"{first}:{last + 1}" for first, last in seed_ranges(sweep.seeds)]
     whole = {
         "sweep": sweep.name,
