@@ -17,7 +17,7 @@ demo: $(STAMP) ## set up if needed, then figure 6 of the paper at full scale
 	@$(DEMO)
 
 test: $(STAMP) ## set up if needed, then run all tests and the checks
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup
 	@$(MAKE) --no-print-directory check
 
 check: $(STAMP) ## ruff (rules and format) and mypy (strict)

@@ -22,6 +22,9 @@ from cbp_ray.figures.reproduce import join, load_figure
 from cbp_ray.problems import mnist_files
 from cbp_ray.results import Block, Store
 
+# Results are made once, in one process.
+pytestmark = pytest.mark.xdist_group("figures")
+
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -205,7 +205,7 @@ def test_seeds_may_be_integers_of_numpy():
 
 
 def test_bad_engine_is_refused():
-    with pytest.raises(InputError, match="engine: must be 'kernel' or 'torch', got 'gpu'"):
+    with pytest.raises(InputError, match="engine: must be 'kernel', 'torch' or 'rllib', got 'gpu'"):
         run_online(CONFIG, [0], engine="gpu")
 
 
