@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Adam": "cbp_ray.algorithm",
     "Distribution": "cbp_ray.algorithm",
-    "GenerateAndTest": "cbp_ray.algorithm",
+    "GenerateAndTest": "cbp_ray.compiled",
     "HiddenLayer": "cbp_ray.algorithm",
     "OnlineNorm": "cbp_ray.algorithm",
     "initialize": "cbp_ray.algorithm",

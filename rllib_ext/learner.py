@@ -8,10 +8,9 @@ from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.metrics import ALL_MODULES
 from torch import Tensor
 
-from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.report import StepReport
+from cbp_ray.compiled import GenerateAndTest
 from cbp_ray.errors import InputError
-from rllib_ext.compiled import CompiledStatistics
 from rllib_ext.diagnostics import Diagnostics
 from rllib_ext.learner_state import LOGGER, copy_of_state, random_state, set_random_state, tensors
 from rllib_ext.optimizers import with_time_steps
@@ -83,7 +82,6 @@ class ContinualBackpropLearnerMixin(TorchLearner):
             gnt = GenerateAndTest(module, optimizers, layers=layers, **settings | {"seed": seed})
         except InputError as error:
             raise InputError(f".continual_backprop(...), module {module_id!r}: {error}") from error
-        gnt.measure_with(CompiledStatistics())
         if self.distributed:
             gnt.average_over_replicas = _average_over_replicas
         self._gnts[module_id], self._replaced[module_id] = gnt, 0

@@ -29,6 +29,7 @@ LAYERS = (
     {"cbp_ray"},
     {"rllib_ext"},
     {"experiments"},
+    {"compiled"},
     {"problems", "kernels", "algorithm"},
     {"errors", "randomness"},
 )

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from cbp_ray import GenerateAndTest
-from rllib_ext.compiled import CompiledStatistics
+import cbp_ray
+from cbp_ray import algorithm
+from cbp_ray.compiled import CompiledStatistics
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (128, 256), (33, 5)])
@@ -44,13 +45,11 @@ def test_the_rest_is_left_to_torch(matrix):
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 def test_replacements_are_those_of_torch(utility, preset):
     reports = []
-    for statistics in (None, CompiledStatistics()):
+    for kind in (algorithm.GenerateAndTest, cbp_ray.GenerateAndTest):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 2))
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
-        gnt = GenerateAndTest(model, optimizer, 0.01, maturity_threshold=5, utility=utility, preset=preset)
-        if statistics is not None:
-            gnt.measure_with(statistics)
+        gnt = kind(model, optimizer, 0.01, maturity_threshold=5, utility=utility, preset=preset)
         replaced = []
         for _ in range(60):
             x = torch.randn(16, 6)

@@ -1,11 +1,13 @@
-"""Generate-and-test's measurements as compiled passes, for the sizes at which calling torch costs more than the work."""
+"""Generate-and-test whose measurements are compiled passes: torch's operations read everything several times over."""
 
+import inspect
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cbp_ray import algorithm
 from cbp_ray.kernels.unit_statistics import averages, magnitudes
 
 EMPTY = np.empty(0, np.float32)
@@ -41,3 +43,12 @@ class CompiledStatistics:
 
 def _suits(matrix: Tensor) -> bool:
     return matrix.dtype is torch.float32 and matrix.is_cpu and matrix.ndim == 2 and matrix.is_contiguous()
+
+
+class GenerateAndTest(algorithm.GenerateAndTest):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.measure_with(CompiledStatistics())
+
+    __doc__ = algorithm.GenerateAndTest.__doc__
+    __signature__ = inspect.signature(algorithm.GenerateAndTest)
