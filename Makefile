@@ -7,16 +7,20 @@ STAMP  := $(VENV)/.installed
 DEMO   = $(VENV)/bin/python -m cbp_ray reproduce fig6
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-all check bench clean
 
 help: ## show this list
 	@echo "Usage: make TARGET [PYTHON=python3.11]"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: $(STAMP) ## set up if needed, then figure 6 of the paper at full scale
 	@$(DEMO)
 
-test: $(STAMP) ## set up if needed, then run all tests and the checks
+test: $(STAMP) ## set up if needed, then run the tests and the checks
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not long"
+	@$(MAKE) --no-print-directory check
+
+test-all: $(STAMP) ## the same with the few tests that take most of a minute each
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup
 	@$(MAKE) --no-print-directory check
 

@@ -40,7 +40,10 @@ def test_readme_has_examples():
     assert any("GenerateAndTest" in block for block in python_blocks())
 
 
-@pytest.mark.parametrize("number", range(len(python_blocks())))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(i, marks=[pytest.mark.long] * ("permuted_mnist" in block)) for i, block in enumerate(python_blocks())],
+)
 def test_examples_in_readme(number, tmp_path):
     script = tmp_path / "example.py"
     script.write_text(python_blocks()[number])

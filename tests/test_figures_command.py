@@ -91,7 +91,7 @@ def test_plot_without_results_says_what_is_missing(storage: Path, capsys: pytest
     assert "run the sweep first" in error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("problem", ["bit-flipping", "permuted-mnist"])
 def test_every_figure_can_be_made_from_real_runs_at_smoke_scale(
     problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -161,7 +161,7 @@ def test_specialised_kernel_equals_general_one(algorithm, optimizer, activation)
     ("algorithm", "optimizer", "examples"),
     [
         ("cbp", "sgd", 20_000),
-        (CBP | {"preset": "nature2024", "utility": "overall"}, "adam", 20_000),
+        pytest.param(CBP | {"preset": "nature2024", "utility": "overall"}, "adam", 20_000, marks=pytest.mark.long),
         ("online_norm", "sgd", 4_000),
         (CBP | {"utility": "random", "replacement": "bernoulli"}, "sgd", 4_000),
     ],
