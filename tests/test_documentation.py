@@ -40,9 +40,15 @@ def test_readme_has_examples():
     assert any("GenerateAndTest" in block for block in python_blocks())
 
 
+LONG = ("permuted_mnist", "ContinualPPOConfig")
+
+
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(i, marks=[pytest.mark.long] * ("permuted_mnist" in block)) for i, block in enumerate(python_blocks())],
+    [
+        pytest.param(i, marks=[pytest.mark.long] * any(word in block for word in LONG))
+        for i, block in enumerate(python_blocks())
+    ],
 )
 def test_examples_in_readme(number, tmp_path):
     script = tmp_path / "example.py"

@@ -92,6 +92,7 @@ def test_a_sweep_survives_the_death_of_a_worker_of_ctrl_c_of_the_raylet_and_of_t
     assert not list((storage / "killed").rglob(".tmp-*"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_second_ctrl_c_stops_at_once(programs: list[Program], tmp_path: Path) -> None:
     file, storage = tmp_path / "killed.yaml", tmp_path / "results"
