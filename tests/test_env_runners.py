@@ -16,7 +16,7 @@ from cbp_ray.sweeps import cluster
 from rllib_ext.episode_returns import finished_episodes
 from rllib_ext.friction import FrictionSchedule
 
-pytestmark = pytest.mark.xdist_group("rllib")
+pytestmark = pytest.mark.xdist_group("ray")
 SCHEDULE = FrictionSchedule(seed=5, period=100)
 
 

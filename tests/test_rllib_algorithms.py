@@ -23,7 +23,7 @@ from rllib_ext.algorithms import ContinualAPPOConfig, ContinualDQNConfig, Contin
 from rllib_ext.config import WITHOUT_UPDATE
 from rllib_ext.learner import RESULTS
 
-pytestmark = [pytest.mark.xdist_group("rllib"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(240)]
 
 OFTEN = {"replacement_rate": 0.02, "maturity_threshold": 5}
 
