@@ -1,6 +1,5 @@
 """Bit-Flipping at the paper's size: the lane kernel beside the torch engine, on one core, per example and run."""
 
-import contextlib
 import itertools
 import os
 import statistics
@@ -8,8 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
+
+from cbp_ray_benchmarks.cores import one_core
 
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -35,21 +35,6 @@ seconds = time.perf_counter() - start
 KernelEngine(config, range(100)).advance(20_000)
 print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-
-
-@contextlib.contextmanager
-def one_core() -> Iterator[None]:
-    """This process on a single core, torch with a single thread."""
-    import torch
-
-    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    os.sched_setaffinity(0, {max(cores)})
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-        torch.set_num_threads(threads)
 
 
 def make_config(algorithm: str, optimizer: str, activation: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from cbp_ray_benchmarks.cores import one_core
 from torch import Tensor, nn
 
 from cbp_ray import Adam, GenerateAndTest
@@ -29,13 +30,9 @@ CASES = (
 
 def run() -> dict[str, Any]:
     """Measures all cases in alternating rounds. Medians of single steps: other processes disturb a few, and by much."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     _keep_freed_memory()
-    try:
+    with one_core():
         return {"cases": [_case(*case) for case in CASES], "adam_ratio": _adam_ratio()}
-    finally:
-        torch.set_num_threads(threads)
 
 
 def render(result: dict[str, Any]) -> str:

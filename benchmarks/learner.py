@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
+from cbp_ray_benchmarks.cores import one_core
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -28,9 +28,7 @@ LIMIT = 0.10
 
 def run() -> dict[str, Any]:
     """Measures the three learners in alternating rounds, after one round that nobody counts."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_core():
         spaces = {"default_policy": (OBSERVATIONS, ACTIONS)}
         learners = {name: config.build_learner(spaces=spaces) for name, config in _configs()}
         seconds: dict[str, list[float]] = {name: [] for name in learners}
@@ -46,8 +44,6 @@ def run() -> dict[str, Any]:
             with_gnt / without - 1 for with_gnt, without in zip(seconds["gnt"][1:], seconds["plain"][1:], strict=True)
         )
         replaced = sum(learners["gnt"]._gnts["default_policy"].replaced.values())
-    finally:
-        torch.set_num_threads(threads)
     return {"seconds": medians, "added": added, "limit": LIMIT, "replaced": replaced, "updates": STEPS * EPOCHS // MINIBATCH}
 
 

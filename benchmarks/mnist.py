@@ -4,12 +4,11 @@ Real MNIST, float32, SGD, one run. Processor time, and the fastest of several re
 one; the engines and algorithms alternate, so that they meet the same conditions. All work on the calling thread alone.
 """
 
-import contextlib
-import os
 import statistics
 import time
-from collections.abc import Iterator
 from typing import Any
+
+from cbp_ray_benchmarks.cores import one_core
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "bp": {"name": "bp"},
@@ -25,21 +24,6 @@ WARM_UP = 150
 
 STREAM_MEGABYTES = 32
 """Of the array that is read and updated to measure the memory: larger than the second-level cache, as the weights are."""
-
-
-@contextlib.contextmanager
-def one_core() -> Iterator[None]:
-    """This process on a single core, torch with a single thread."""
-    import torch
-
-    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    os.sched_setaffinity(0, {max(cores)})
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-        torch.set_num_threads(threads)
 
 
 class Case:

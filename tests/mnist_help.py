@@ -2,11 +2,10 @@
 
 import functools
 
-import naive
 import numpy as np
+from online_reference import NaiveLearner
 
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.initial_weights import bound, initial_weights
 from cbp_ray.experiments.mnist_engine import MnistKernelEngine
 from cbp_ray.kernels.mlp import general_classifier
 from cbp_ray.problems import PermutedMnist
@@ -43,38 +42,12 @@ def general_engine(config, seeds, images=None):
     return MnistKernelEngine(config, seeds, images or small_images(), general_classifier())
 
 
-class NaiveMnistRun:
-    """One run in plain loops; after `advance`, `network` holds the weights and `gnt.log` the replacements."""
+class NaiveMnistRun(NaiveLearner):
+    """One run in plain loops."""
 
     def __init__(self, config, seed, images):
-        algorithm, activation = config.algorithm, config.network.activation
         self.problem = PermutedMnist(seed, images, config.problem.task_length)
-        sizes = [self.problem.inputs, *(() if algorithm.name == "linear" else config.network.hidden), 10]
-        kinds = [activation] * (len(sizes) - 2) + ["linear"]
-        weights = [
-            initial_weights(seed, layer, units, fan_in, kind)
-            for layer, (fan_in, units, kind) in enumerate(zip(sizes, sizes[1:], kinds, strict=False))
-        ]
-        norms = []
-        if algorithm.name == "online_norm":
-            norms = [naive.OnlineNorm(n, algorithm.alpha_forward, algorithm.alpha_backward) for n in sizes[1:-1]]
-        self.network = naive.Network(weights, [np.zeros(n) for n in sizes[1:]], activation, norms)
-        self.optimizer = naive.make_optimizer(config.optimizer, getattr(algorithm, "weight_decay", 0.0))
-        self.gnt = None
-        if algorithm.name == "cbp":
-            self.gnt = naive.GenerateAndTest(
-                self.network,
-                self.optimizer,
-                [bound(n, activation) for n in sizes[:-2]],
-                algorithm.replacement_rate,
-                algorithm.maturity_threshold,
-                algorithm.decay_rate,
-                algorithm.utility,
-                algorithm.preset,
-                algorithm.replacement,
-                seed,
-            )
-        self.examples = 0
+        super().__init__(config, seed, self.problem.inputs, 10)
 
     def advance(self, examples):
         """Returns accuracy and mean cross-entropy."""

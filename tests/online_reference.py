@@ -8,14 +8,12 @@ from cbp_ray.experiments.initial_weights import bound, initial_weights
 from cbp_ray.problems import BitFlipping
 
 
-class NaiveRun:
-    """One run in plain loops; after `advance`, `network` holds the weights and `gnt.log` the replacements."""
+class NaiveLearner:
+    """The learner of one run in plain loops; `network` holds the weights and `gnt.log` the replacements."""
 
-    def __init__(self, config, seed):
-        config = OnlineConfig.make(config)
-        self.problem = BitFlipping(seed, **config.problem.model_dump(exclude={"name"}))
+    def __init__(self, config, seed, inputs, outputs):
         algorithm, activation = config.algorithm, config.network.activation
-        sizes = [config.problem.inputs, *(() if algorithm.name == "linear" else config.network.hidden), 1]
+        sizes = [inputs, *(() if algorithm.name == "linear" else config.network.hidden), outputs]
         kinds = [activation] * (len(sizes) - 2) + ["linear"]
         weights = [
             initial_weights(seed, layer, units, fan_in, kind)
@@ -41,6 +39,15 @@ class NaiveRun:
                 seed,
             )
         self.examples = 0
+
+
+class NaiveRun(NaiveLearner):
+    """One run of Bit-Flipping."""
+
+    def __init__(self, config, seed):
+        config = OnlineConfig.make(config)
+        self.problem = BitFlipping(seed, **config.problem.model_dump(exclude={"name"}))
+        super().__init__(config, seed, config.problem.inputs, 1)
 
     def advance(self, examples):
         """Returns the squared error of each example."""

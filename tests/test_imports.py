@@ -31,7 +31,7 @@ LAYERS = (
     {"experiments"},
     {"compiled"},
     {"problems", "kernels", "algorithm"},
-    {"errors", "randomness"},
+    {"errors", "gains", "randomness"},
 )
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 

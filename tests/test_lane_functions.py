@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numba import njit
 
-from cbp_ray.experiments.initial_weights import GAINS
 from cbp_ray.kernels import bit_stream, compilation
 from cbp_ray.kernels.activations import Activation, activate, exp_minus_one
 from cbp_ray.kernels.lanes import WIDTH, aligned_empty, flush_denormals, load, restore_denormals, square_root, store
@@ -119,12 +118,6 @@ def test_denormals_are_flushed_and_the_mode_restored():
     product_with_denormals_off(x, y)
     assert (y == 0).all()
     assert (x * np.float32(0.5) > 0).all()
-
-
-def test_gains_are_those_of_the_torch_engine():
-    from cbp_ray.algorithm.initialization import GAINS as torch_gains
-
-    assert torch_gains == GAINS
 
 
 def test_a_read_only_installation_compiles_without_a_cache(monkeypatch):

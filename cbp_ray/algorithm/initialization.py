@@ -11,23 +11,13 @@ from scipy.special import ndtri
 from torch import nn
 
 from cbp_ray.errors import InputError
+from cbp_ray.gains import GAINS
 from cbp_ray.randomness import Purpose, uniforms
 
 UnitModule = nn.Linear | nn.Conv2d
 UNIT_MODULES = (nn.Linear, nn.Conv2d)
 
 Scheme = Literal["kaiming", "lecun", "xavier", "pytorch"]
-
-GAINS = {
-    "linear": 1.0,
-    "tanh": 5 / 3,
-    "sigmoid": 1.0,
-    "relu": math.sqrt(2),
-    "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
-    "elu": math.sqrt(2),
-    "swish": math.sqrt(2),
-}
-"""The paper's gains (section 3); ELU and Swish as in their original works."""
 
 MARK = "_cbp_ray_initial_distribution"
 

@@ -5,18 +5,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from cbp_ray.gains import GAINS
 from cbp_ray.randomness import Purpose, uniforms
-
-GAINS = {
-    "linear": 1.0,
-    "tanh": 5 / 3,
-    "sigmoid": 1.0,
-    "relu": math.sqrt(2),
-    "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
-    "elu": math.sqrt(2),
-    "swish": math.sqrt(2),
-}
-"""Section 3 of the paper; the output layer is linear."""
 
 
 def bound(fan_in: int, activation: str) -> float:

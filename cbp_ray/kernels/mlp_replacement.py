@@ -15,14 +15,12 @@ from cbp_ray.kernels.mlp_state import Total
 from cbp_ray.kernels.unit_replacement import (
     ADAPTATION,
     BERNOULLI,
-    CONTRIBUTION,
     MANTISSA_SHIFT,
-    MEAN_CORRECTED,
     NEW_UNIT,
     RANDOM,
     RANDOM_UTILITY,
-    WEIGHT_MAGNITUDE,
     ZERO,
+    instantaneous,
     philox_block,
     uniform,
 )
@@ -84,17 +82,7 @@ def follow_utilities(state: Any, layout: Any, scratch: Any, choices: Any, number
             out, magnitude = load_at(state.outgoing, k), load_at(state.incoming, k)
             if choices.decays or choices.mean_magnitudes:
                 out, magnitude = out * weight_out, magnitude * weight_in
-            if choices.utility == WEIGHT_MAGNITUDE:
-                y = out
-            elif choices.utility == CONTRIBUTION:
-                y = absolute(h) * out  # Equation 1
-            elif choices.utility == MEAN_CORRECTED:
-                y = absolute(h - f / correction) * out  # Equation 4
-            elif choices.utility == ADAPTATION:
-                y = spread(1.0, h) / magnitude
-            else:
-                # Equation 5, its two divisions made one: f̂ = f / correction.
-                y = absolute(h * correction - f) * out / (correction * magnitude)
+            y = instantaneous(choices, h, f, correction, out, magnitude)
             store_at(state.utility, k, multiply_add(eta, load_at(state.utility, k), (1 - eta) * y))  # Equation 6
 
 

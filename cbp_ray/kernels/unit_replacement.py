@@ -26,6 +26,23 @@ philox_block = njit(randomness.philox_block)
 
 
 @njit(forceinline=True)
+def instantaneous(choices: Any, h: Any, f: Any, correction: Any, out: Any, magnitude: Any) -> Any:
+    """What a step adds to the running average of a utility other than the random one; see `cbp_ray.algorithm.utility`."""
+    if choices.utility == WEIGHT_MAGNITUDE:
+        y = out
+    elif choices.utility == CONTRIBUTION:
+        y = absolute(h) * out  # Equation 1
+    elif choices.utility == MEAN_CORRECTED:
+        y = absolute(h - f / correction) * out  # Equation 4
+    elif choices.utility == ADAPTATION:
+        y = spread(1.0, h) / magnitude
+    else:
+        # Equation 5, its two divisions made one: f̂ = f / correction.
+        y = absolute(h * correction - f) * out / (correction * magnitude)
+    return y
+
+
+@njit(forceinline=True)
 def follow_utility(
     state: Any, scratch: Any, choices: Any, numbers: Any, i: int, inputs: int, h: Any, out: Any, magnitude: Any
 ) -> Any:
@@ -43,17 +60,7 @@ def follow_utility(
         magnitude = magnitude * (1.0 / inputs)
 
     if choices.utility != RANDOM:
-        if choices.utility == WEIGHT_MAGNITUDE:
-            y = out
-        elif choices.utility == CONTRIBUTION:
-            y = absolute(h) * out  # Equation 1
-        elif choices.utility == MEAN_CORRECTED:
-            y = absolute(h - f / correction) * out  # Equation 4
-        elif choices.utility == ADAPTATION:
-            y = spread(1.0, h) / magnitude
-        else:
-            # Equation 5, its two divisions made one: f̂ = f / correction.
-            y = absolute(h * correction - f) * out / (correction * magnitude)
+        y = instantaneous(choices, h, f, correction, out, magnitude)
         u_t = multiply_add(eta, u_tm1, (1 - eta) * y)  # Equation 6
         store(state.utility, i, u_t)
         store(scratch.utility_before, i, u_tm1)
