@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,6 +31,19 @@ LONG_SECONDS = 86_400
 """Of CPU time: whoever asks for more is told of the smaller scale."""
 
 figure_argument = click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
+
+
+class FigureOrFile(Choice):
+    """A figure of the paper, or a sweep file of one's own."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if str(value).endswith((".yaml", ".yml")):
+            if not Path(value).is_file():
+                self.fail(f"must be a figure or a sweep file that exists, got {str(value)!r}", param, ctx)
+            return str(value)
+        return super().convert(value, param, ctx)
+
+
 scale_option = click.option(
     "--scale",
     type=Choice(["paper", "laptop", "smoke"]),
@@ -99,7 +112,7 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
 
 
 @click.command()
-@figure_argument
+@click.argument("figure", metavar="FIG|CONFIG.yaml", type=FigureOrFile([*FIGURES, *GROUPS]))
 @scale_option
 @storage_option
 @output_option
@@ -110,16 +123,22 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
     help="Also write results.md, figures and numbers to this folder.",
 )
 def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path | None) -> int:
-    """Draw a figure from stored results, without running anything.
+    """Draw a figure, or any sweep, from stored results, without running anything.
 
-    Writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails.
+    For a figure of the paper, writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails. For a
+    sweep file, draws a learning curve of each configuration, and writes the numbers beside it.
 
     \b
     Examples:
       cbp-ray plot fig6
       cbp-ray plot bit-flipping --docs docs
       cbp-ray plot all --storage /data/cbp
+      cbp-ray plot sweep.yaml
     """
+    if figure not in FIGURES and figure not in GROUPS:
+        if docs is not None:
+            raise InputError(f"--docs: is for figures of the paper, got it with {figure!r}; use --output")
+        return _plot_sweep(Path(figure), scale, storage, output)
     figures = chosen(figure)
     from cbp_ray.figures.reproduce import load_figure
 
@@ -134,6 +153,23 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
             own = [k for k, f in enumerate(figures) if f in part]
             write_documentation(name, [products[k] for k in own], [sweeps[k] for k in own], storage, directory, docs)
     return _conclude([finding for product in products for finding in product.findings], figure, directory)
+
+
+def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> int:
+    from cbp_ray.figures.sweep_curves import draw_sweep, read_sweep, sweep_table
+    from cbp_ray.results import Store
+    from cbp_ray.sweeps import load_sweep
+
+    storage = check_storage(storage, writes=False)
+    directory = _directory(storage, output, scale)
+    sweep = load_sweep(config, scale=scale)
+    curves = read_sweep(sweep, Store(storage, sweep.name))
+    check_writable(directory, "--output")
+    path = directory / sweep.source
+    draw_sweep(sweep, curves, path)
+    path.with_suffix(".csv").write_text(sweep_table(curves), encoding="utf-8")
+    click.echo(f"{path}.png, .pdf and .csv")
+    return 0
 
 
 @click.command()

@@ -140,3 +140,10 @@ def limit(panel: "Axes", low: float, high: float, room: float = 0.06) -> None:
     """Vertical limits with some room."""
     if np.isfinite([low, high]).all() and high > low:
         panel.set_ylim(low - room * (high - low), high + room * (high - low))
+
+
+def large_numbers(panel: "Axes") -> None:
+    """1M instead of 1000000 on the horizontal axis."""
+    from matplotlib.ticker import EngFormatter
+
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))

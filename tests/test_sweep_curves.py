@@ -1,0 +1,97 @@
+"""`cbp-ray plot CONFIG.yaml`: any sweep as learning curves."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cbp_ray.cli import main
+from cbp_ray.experiments import Curves
+from cbp_ray.figures.sweep_curves import COLOURS, labels, read_sweep
+from cbp_ray.results import Block, Store
+from cbp_ray.results.tensorboard import flat_settings
+from cbp_ray.sweeps import load_sweep
+
+SWEEP = """
+sweep: mine
+seeds: "0:3"
+base:
+  optimizer: {name: sgd, step_size: 0.01}
+  examples: 1_000
+  bin_size: 100
+groups:
+  bp: {algorithm: {name: bp}}
+  l2: {algorithm: {name: l2, weight_decay: 1e-3}}
+  cbp: {algorithm: {name: cbp, replacement_rate: RATES}}
+"""
+
+
+def stored(folder: Path, rates: str, metric: str = "error") -> Path:
+    """A sweep file whose results are made up and stored in `folder`."""
+    path = folder / "mine.yaml"
+    path.write_text(SWEEP.replace("RATES", rates))
+    sweep = load_sweep(path)
+    store = Store(folder, sweep.name)
+    for number, configuration in enumerate(sweep.configurations):
+        values = number + np.arange(30.0).reshape(3, 10)
+        values[:, 4] = np.nan  # no episode ended in this bin
+        curves = Curves(sweep.seeds, np.arange(100, 1100, 100), {metric: values})
+        store.write(Block(configuration.config, sweep.engine, sweep.seeds), curves, {})
+    return path
+
+
+def test_labels_say_what_differs_and_nothing_else(tmp_path: Path) -> None:
+    sweep = load_sweep(stored(tmp_path, "[1e-4, 0.0003, 0.1]"))
+    expected = ["BP", "BP+L2", *(f"CBP, replacement rate {rate}" for rate in ("1e-4", "3e-4", "0.1"))]
+    assert labels([flat_settings(c.config) for c in sweep.configurations]) == expected
+    assert list(read_sweep(sweep, Store(tmp_path, sweep.name))) == expected
+
+
+def test_a_single_configuration_goes_by_its_algorithm(tmp_path: Path) -> None:
+    sweep = load_sweep(stored(tmp_path, "1e-4"))
+    assert labels([flat_settings(sweep.configurations[-1].config)]) == ["CBP"]
+
+
+@pytest.mark.parametrize("metric", ["error", "accuracy", "episode_return"])
+@pytest.mark.parametrize("rates", ["[1e-4, 1e-3]", f"[{', '.join(f'{n}e-5' for n in range(1, len(COLOURS) + 3))}]"])
+def test_plot_draws_any_sweep_and_writes_its_numbers(metric: str, rates: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, rates, metric)
+    assert main(["plot", str(path), "--storage", str(tmp_path)]) == 0
+    drawn = tmp_path / "figures" / "paper" / "mine"
+    assert drawn.with_suffix(".png").stat().st_size > 10_000
+    assert drawn.with_suffix(".pdf").stat().st_size > 5_000
+    rows = list(csv.DictReader(drawn.with_suffix(".csv").read_text().splitlines()))
+    assert len(rows) == 10 * (2 + len(rates.split(",")))
+    assert (rows[0]["configuration"], rows[0]["examples"], float(rows[0][f"{metric}_mean"])) == ("BP", "100", 10.0)
+    assert float(rows[0][f"{metric}_se"]) == pytest.approx(10 / np.sqrt(3), rel=1e-5)
+    assert rows[4][f"{metric}_mean"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.yaml"], "must be a figure or a sweep file that exists, got 'nothing.yaml'"),
+        (["fig99"], "must be one of"),
+        (["mine.yaml", "--docs", "docs"], "--docs: is for figures of the paper"),
+        (["mine.yaml"], "run the sweep first"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_and_writes_nothing(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(SWEEP.replace("RATES", "1e-4"))
+    assert main(["plot", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_a_search_has_no_configurations_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "search.yaml"
+    space = "tune: {samples: 3, space: {algorithm.replacement_rate: {loguniform: [1e-6, 1e-2]}}}"
+    only_cbp = [line for line in SWEEP.replace("RATES", "1e-4").splitlines() if not line.startswith(("  bp:", "  l2:"))]
+    path.write_text("\n".join([*only_cbp, space]))
+    assert main(["plot", str(path), "--storage", str(tmp_path)]) == 2
+    assert "got a search (tune)" in capsys.readouterr().err
