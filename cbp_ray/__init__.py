@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cbp_ray.algorithm import OnlineNorm as OnlineNorm
     from cbp_ray.algorithm import initialize as initialize
     from cbp_ray.experiments import run_online as run_online
+    from cbp_ray.experiments import run_stacked as run_stacked
 
 _HOMES = {
     "Adam": "cbp_ray.algorithm",
@@ -19,6 +20,7 @@ _HOMES = {
     "OnlineNorm": "cbp_ray.algorithm",
     "initialize": "cbp_ray.algorithm",
     "run_online": "cbp_ray.experiments",
+    "run_stacked": "cbp_ray.experiments",
 }
 __all__ = sorted(_HOMES)
 

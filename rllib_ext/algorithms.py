@@ -2,18 +2,21 @@
 
 Each config takes the calls of RLlib's own and `.continual_backprop(...)`. Networks are RLlib's defaults, except the Q-networks
 of SAC. What happens to target networks is in `rllib_ext.targets`.
+
+With Tune, `tune.Tuner(config.algo_class, param_space=config)`: Tune makes the config anew from the class that it is given, and
+RLlib's own classes would leave generate-and-test out.
 """
 
 from typing import Any
 
 import torch
-from ray.rllib.algorithms.appo.appo import APPOConfig
+from ray.rllib.algorithms.appo.appo import APPO, APPOConfig
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
-from ray.rllib.algorithms.dqn.dqn import DQNConfig
+from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
 from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
-from ray.rllib.algorithms.impala.impala import IMPALAConfig
+from ray.rllib.algorithms.impala.impala import IMPALA, IMPALAConfig
 from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
-from ray.rllib.algorithms.sac.sac import SACConfig
+from ray.rllib.algorithms.sac.sac import SAC, SACConfig
 from ray.rllib.algorithms.sac.sac_catalog import SACCatalog
 from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
 from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
@@ -24,6 +27,7 @@ from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rllib_ext.config import ContinualBackpropConfigMixin
+from rllib_ext.env_runner import SlipperyAlgorithm
 from rllib_ext.learner import ContinualBackpropLearnerMixin
 
 
@@ -43,15 +47,37 @@ class ContinualDQNTorchLearner(ContinualBackpropLearnerMixin, DQNTorchLearner):
     """DQN with generate-and-test."""
 
 
+class ContinualAPPO(SlipperyAlgorithm, APPO):
+    """APPO, made from `ContinualAPPOConfig`."""
+
+    @classmethod
+    def get_default_config(cls) -> "ContinualAPPOConfig":
+        return ContinualAPPOConfig()
+
+
 class ContinualAPPOConfig(ContinualBackpropConfigMixin, APPOConfig):
     """APPO with `.continual_backprop(...)`."""
+
+    def __init__(self, algo_class: Any = None) -> None:
+        super().__init__(algo_class=algo_class or ContinualAPPO)
 
     def get_default_learner_class(self) -> Any:
         return ContinualAPPOTorchLearner
 
 
+class ContinualIMPALA(SlipperyAlgorithm, IMPALA):
+    """IMPALA, made from `ContinualIMPALAConfig`."""
+
+    @classmethod
+    def get_default_config(cls) -> "ContinualIMPALAConfig":
+        return ContinualIMPALAConfig()
+
+
 class ContinualIMPALAConfig(ContinualBackpropConfigMixin, IMPALAConfig):
     """IMPALA with `.continual_backprop(...)`."""
+
+    def __init__(self, algo_class: Any = None) -> None:
+        super().__init__(algo_class=algo_class or ContinualIMPALA)
 
     def get_default_learner_class(self) -> Any:
         return ContinualIMPALATorchLearner
@@ -79,8 +105,19 @@ class PlainSACCatalog(SACCatalog):
         return JoiningEncoder(config)
 
 
+class ContinualSAC(SlipperyAlgorithm, SAC):
+    """SAC, made from `ContinualSACConfig`."""
+
+    @classmethod
+    def get_default_config(cls) -> "ContinualSACConfig":
+        return ContinualSACConfig()
+
+
 class ContinualSACConfig(ContinualBackpropConfigMixin, SACConfig):
     """SAC with `.continual_backprop(...)`."""
+
+    def __init__(self, algo_class: Any = None) -> None:
+        super().__init__(algo_class=algo_class or ContinualSAC)
 
     def get_default_learner_class(self) -> Any:
         return ContinualSACTorchLearner
@@ -89,8 +126,19 @@ class ContinualSACConfig(ContinualBackpropConfigMixin, SACConfig):
         return RLModuleSpec(module_class=DefaultSACTorchRLModule, catalog_class=PlainSACCatalog)
 
 
+class ContinualDQN(SlipperyAlgorithm, DQN):
+    """DQN, made from `ContinualDQNConfig`."""
+
+    @classmethod
+    def get_default_config(cls) -> "ContinualDQNConfig":
+        return ContinualDQNConfig()
+
+
 class ContinualDQNConfig(ContinualBackpropConfigMixin, DQNConfig):
     """DQN with `.continual_backprop(...)`."""
+
+    def __init__(self, algo_class: Any = None) -> None:
+        super().__init__(algo_class=algo_class or ContinualDQN)
 
     def get_default_learner_class(self) -> Any:
         return ContinualDQNTorchLearner

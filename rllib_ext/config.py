@@ -92,6 +92,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
         return slippery(self)
 
     def validate(self) -> None:
+        slippery(self)  # again, for whoever sets the environment without the call
         self._check_continual_backprop()
         super().validate()
 
@@ -115,8 +116,10 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 ".framework(torch_compile_learner_what_to_compile=...): generate-and-test can't be compiled with the update; "
                 'call .framework(torch_compile_learner=False), or compile "forward_train"'
             )
-        sizes = self.model_config.get("fcnet_hiddens")
-        if sizes is not None and not len(sizes):
+        for model_config in (self.model_config, getattr(self._rl_module_spec, "model_config", None)):
+            sizes = model_config.get("fcnet_hiddens") if isinstance(model_config, dict) else None
+            if sizes is None or len(sizes):
+                continue
             raise InputError(
                 f".rl_module(model_config={{'fcnet_hiddens': {sizes}}}): a network without a hidden layer has no units to "
                 "replace; call .rl_module(model_config={'fcnet_hiddens': [256, 256]}), or remove .continual_backprop(...)"

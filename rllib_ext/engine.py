@@ -2,7 +2,8 @@
 
 import json
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rllib_ext.config import ContinualPPO, ContinualPPOConfig
 from rllib_ext.env_runner import FRICTION, schedule_of
 from rllib_ext.episode_returns import ReturnBins, finished_episodes
 from rllib_ext.learner import RESULTS
+from rllib_ext.learner_state import random_state, set_random_state
 from rllib_ext.nested_arrays import flatten, unflatten
 from rllib_ext.registration import ENVIRONMENT
 from rllib_ext.rollout_state import load_rollout_state, rollout_state
@@ -93,19 +95,28 @@ class RllibEngine:
     def advance(self, examples: int) -> Metrics:
         """See `Engine`."""
         self.steps += examples
-        rows = [run.advance(self.steps) for run in self.runs]
+        rows = []
+        for run in self.runs:
+            with run.own_random_numbers():
+                rows.append(run.advance(self.steps))
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def state(self) -> Arrays:
         """See `Engine`."""
-        return {f"{number}/{name}": array for number, run in enumerate(self.runs) for name, array in run.state().items()}
+        found: Arrays = {}
+        for number, run in enumerate(self.runs):
+            with run.own_random_numbers():
+                found |= {f"{number}/{name}": array for name, array in run.state().items()}
+        return found
 
     def load_state(self, state: Arrays, examples: int) -> None:
         """See `Engine`."""
         self.steps = examples
         for number, run in enumerate(self.runs):
             prefix = f"{number}/"
-            run.load_state({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
+            own = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+            with run.own_random_numbers():
+                run.load_state(own)
 
 
 def _stop(runs: Iterable["_Run"]) -> None:
@@ -121,6 +132,19 @@ class _Run:
         self.bins = ReturnBins(config.bin_size)
         self.algorithm: ContinualPPO | None = None
         self.diagnostics = dict.fromkeys(DIAGNOSTICS, float("nan"))
+        self.random: dict[str, Any] | None = None
+
+    @contextmanager
+    def own_random_numbers(self) -> Iterator[None]:
+        """RLlib draws from generators of the whole process; the runs beside this one must not notice."""
+        outside = random_state()
+        if self.random is not None:
+            set_random_state(self.random)
+        try:
+            yield
+        finally:
+            self.random = random_state()
+            set_random_state(outside)
 
     def build(self) -> ContinualPPO:
         """Only when it is needed: it takes seconds."""

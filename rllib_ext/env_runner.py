@@ -4,14 +4,15 @@
 
 `slippery` puts `SlipperyEnvRunner` and `SlipperyAlgorithm` into the config of any algorithm: the algorithm tells its runners at
 the beginning of every training step how many time-steps it has sampled, and the runners set the friction of each environment
-before each step. Nothing of it needs to be saved: the number of time-steps is in RLlib's checkpoints.
+before each step. The number of time-steps is in RLlib's checkpoints. Ours also have what the runners are in the middle of, so
+that with a seed (`debugging(seed=…)`) and as many runners as before, a restored run is the unbroken one.
 
 (RLlib's own broadcast of that number can't serve: it is dropped while an earlier message to the runner is on its way, which is
 the rule with remote runners, and it is zero after a checkpoint was restored.)
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from gymnasium.vector import VectorEnv
@@ -32,9 +33,13 @@ from rllib_ext.episode_returns import END_STEPS, RETURNS
 from rllib_ext.friction import FrictionSchedule
 from rllib_ext.global_steps import GlobalSteps
 from rllib_ext.lean_connectors import lean
+from rllib_ext.learner_state import random_state, set_random_state
 from rllib_ext.registration import ENVIRONMENT
+from rllib_ext.rollout_state import has_rollout, load_rollout_state, rollout_state
 
 FRICTION = "friction"
+ROLLOUTS = "rollouts"
+"""Name of the checkpoint's part that holds, by runner, what it is in the middle of."""
 
 C = TypeVar("C", bound=AlgorithmConfig)
 
@@ -105,6 +110,23 @@ class SlipperyAlgorithm(Algorithm):
             friction = schedule_of(self.config).friction(self.global_step)
             self.metrics.log_value((ENV_RUNNER_RESULTS, FRICTION), friction, window=1)
 
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
+        # The runners of asynchronous algorithms are always ahead of the learner: what they are doing is no state to go on from.
+        goes_on = _has_slippery_runners(self.config) and self.config.seed is not None and not isinstance(self, IMPALA)
+        if goes_on and self._check_component(ROLLOUTS, components, not_components):
+            group = self.env_runner_group
+            rollouts = group.foreach_env_runner(_rollout, local_env_runner=group.num_remote_env_runners() == 0)
+            state[ROLLOUTS] = {index: rollout for index, rollout in rollouts if rollout is not None}
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        rollouts, group = state.get(ROLLOUTS, {}), self.env_runner_group
+        if rollouts and _has_slippery_runners(self.config) and len(rollouts) == max(1, group.num_remote_env_runners()):
+            go_on = partial(_go_on, rollouts=rollouts)
+            group.foreach_env_runner(go_on, local_env_runner=group.num_remote_env_runners() == 0)
+
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         if _has_slippery_runners(self.config) and self.eval_env_runner_group is not None:
             _tell(self.eval_env_runner_group, self.global_step, wait=True)
@@ -139,6 +161,21 @@ def _message(step: int, runners: int, position: int) -> Callable[[EnvRunner], ob
     return tell
 
 
+def _rollout(runner: EnvRunner) -> tuple[int, dict[str, Any] | None]:
+    assert isinstance(runner, SlipperyEnvRunner)
+    found = {"rollout": rollout_state(runner), "random_state": random_state()} if has_rollout(runner) else None
+    return runner.worker_index or 0, found
+
+
+def _go_on(runner: EnvRunner, rollouts: dict[int, dict[str, Any]]) -> None:
+    assert isinstance(runner, SlipperyEnvRunner)
+    own = rollouts.get(runner.worker_index or 0)
+    if own is not None:
+        load_rollout_state(runner, own["rollout"])
+        set_random_state(own["random_state"])
+        runner.goes_on = True
+
+
 class SlipperyEnvRunner(SingleAgentEnvRunner):
     """Sets `friction` of its environments by the global time-step. During evaluation it stays as it is at the beginning."""
 
@@ -152,6 +189,8 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
         self.steps = GlobalSteps()
         self._evaluates = bool(config.in_evaluation)
         self._is_new = True
+        self.goes_on = False
+        """Whether it continues what a checkpoint had, random numbers included."""
         super().__init__(config=config, **kwargs)
         if self.env is not None:
             pipelines = lean(self._env_to_module, self._module_to_env, self.module, self._device)
@@ -168,7 +207,7 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
         new, self._is_new = self._is_new, False
         # To evaluate takes no time.
         self.steps = GlobalSteps(step, runners, position) if not self._evaluates else GlobalSteps(step, runners=0)
-        if new and step > 0 and self.worker_index and self.config.seed is not None:
+        if new and step > 0 and self.worker_index and self.config.seed is not None and not self.goes_on:
             # Otherwise a resumed run and a replaced runner would draw the random actions of the beginning again.
             update_global_seed_if_necessary(self.config.framework_str, self._random_words(1)[0] % 2**32)
         return new

@@ -19,7 +19,7 @@ STANDARD_FRICTION = 1.5
 """Of the robot's geoms in PyBullet's Ant. The ground's is 0.8; what acts between them is the product."""
 
 
-def positive(name: str, value: Any) -> float:
+def positive(name: str, value: Any, example: float = STANDARD_FRICTION) -> float:
     """`value` as a finite number above zero; text such as `1e-4`, which is how YAML reads that number, is one.
 
     Raises:
@@ -30,7 +30,7 @@ def positive(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 < number < math.inf:
-        raise InputError(f"{name}: must be a finite number above 0, got {value!r}; use {STANDARD_FRICTION}, say")
+        raise InputError(f"{name}: must be a finite number above 0, got {value!r}; use {example}, say")
     return number
 
 
@@ -58,7 +58,7 @@ class FrictionSchedule:
     def __post_init__(self) -> None:
         whole_number("friction.seed", self.seed, below=SEEDS)
         # 1e7 is a usual way to write a period.
-        period = int(p) if (p := positive("friction.period", self.period)).is_integer() else self.period
+        period = int(p) if (p := positive("friction.period", self.period, 10_000_000)).is_integer() else self.period
         object.__setattr__(self, "period", whole_number("friction.period", period, least=1))
         for name in ("low", "high", "initial"):
             object.__setattr__(self, name, positive(f"friction.{name}", getattr(self, name)))

@@ -34,8 +34,9 @@ class ContinualBackpropLearnerMixin(TorchLearner):
 
     - After the optimizer's step, in `apply_gradients`, one step of generate-and-test on every module in the mini-batch.
       (`after_gradient_based_update` would be once per iteration.)
-    - `torch.optim.Adam` becomes `cbp_ray.Adam`, equal to it bit for bit until the first replacement and with a time step per
-      weight from then on; `config.weight_decay` is its L2 coefficient. Other optimizers stay.
+    - `torch.optim.Adam` becomes `cbp_ray.Adam`, equal to it until the first replacement (to rounding in float32 on a CPU, where
+      it is compiled, otherwise bit for bit) and with a time step per weight from then on; `config.weight_decay` is its L2
+      coefficient. Other optimizers stay.
     - Gradients are looked through for numbers that are not finite all at once; only if there are any, RLlib does what it does.
     - With several learners, averages over the mini-batch are averages over the mini-batches of all replicas. Gradients,
       seeds and states being equal, so are the replacements.
@@ -202,7 +203,11 @@ class ContinualBackpropLearnerMixin(TorchLearner):
             return
         for module_id, gnt in self._gnts.items():
             if module_id in saved["modules"]:
-                gnt.load_state_dict(tensors(saved["modules"][module_id]))
+                try:
+                    gnt.load_state_dict(tensors(saved["modules"][module_id]))
+                except InputError as error:
+                    reason = str(error).replace("make GenerateAndTest with", "call .continual_backprop(...) with")
+                    raise InputError(f".continual_backprop(...), module {module_id!r}: {reason}") from error
             else:
                 LOGGER.warning(f"the checkpoint has no state of generate-and-test of {module_id!r}: it starts anew")
         self._set_own_state(saved)

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from cbp_ray.algorithm.adam import RESETS, Adam
-from cbp_ray.kernels.adam import adam_step, corrections
+from cbp_ray.kernels.adam import adam_step, corrections, corrections_by_age
 
+FEWEST_AGES = 2**15
+"""In a table of corrections: more than it takes with the usual betas until the corrections are 1."""
 UNLIKE_OURS = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
 
 
@@ -22,10 +24,11 @@ class FusedAdam(Adam):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._views: dict[tuple[int, ...], _Views] = {}
+        self._tables: dict[tuple[float, float], np.ndarray[Any, np.dtype[np.float32]]] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._views = {}
+        self._views, self._tables = {}, {}
 
     def reset_weights(self, param: Tensor, dim: int, index: Tensor) -> None:
         super().reset_weights(param, dim, index)
@@ -43,12 +46,20 @@ class FusedAdam(Adam):
         if views is None:
             views = self._views[key] = _Views(params, states)
         beta1, beta2 = group["betas"]
-        corrections(step, views.resets, beta1, beta2, views.first, views.second)
+        corrections(step, views.resets, self._table(beta1, beta2, step), views.first, views.second)
         scalars = [np.float32(x) for x in (group["lr"], 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"])]
         for p, (shape, arrays) in zip(params, views.of_params, strict=True):
             assert p.grad is not None
             gradient = p.grad.numpy()
             adam_step(*arrays, gradient if gradient.ndim == 2 else gradient.reshape(shape), *scalars)
+
+    def _table(self, beta1: float, beta2: float, oldest: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Corrections by age, up to `oldest` or until they are 1: where units are replaced, every row has an age of its own."""
+        table = self._tables.get((beta1, beta2))
+        if table is None or (oldest >= table.shape[1] and table[:, -1].min() < 1):
+            table = self._tables[beta1, beta2] = np.empty((2, max(FEWEST_AGES, 2 * oldest)), np.float32)
+            corrections_by_age(beta1, beta2, table)
+        return table
 
 
 class _Views:

@@ -57,7 +57,7 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
         batches = super()._create_iterator_if_necessary(**kwargs)
         modules = getattr(batches, "_batch", None)
         minibatch_size = kwargs["minibatch_size"]
-        if modules is None or not minibatch_size or len(modules.policy_batches) > 1:
+        if modules is None or not minibatch_size or not kwargs["shuffle_batch_per_epoch"] or len(modules.policy_batches) > 1:
             return batches
         ((module_id, columns),) = modules.policy_batches.items()
         if Columns.LOSS_MASK in columns or Columns.SEQ_LENS in columns or self.module[module_id].is_stateful():

@@ -9,7 +9,7 @@ from torch import nn
 
 from cbp_ray.algorithm.initialization import MARK, UNIT_MODULES, distribution_of
 
-INITIALIZERS = ("fcnet_kernel_initializer", "head_fcnet_kernel_initializer", "conv_kernel_initializer")
+INITIALIZERS = [f"{part}_{what}_initializer" for part in ("fcnet", "head_fcnet", "conv") for what in ("kernel", "bias")]
 
 
 class ContinualPPOTorchRLModule(DefaultPPOTorchRLModule):
@@ -18,7 +18,8 @@ class ContinualPPOTorchRLModule(DefaultPPOTorchRLModule):
     Changes to RLlib's default module of PPO:
 
     - Weights start from U(±√(3/fan_in)) and biases from zero, drawn from torch's generator; each layer remembers its
-      distribution, from which generate-and-test draws new units. A layer that `model_config` gives an initializer keeps it.
+      distribution, from which generate-and-test draws new units. If `model_config` names an initializer, all layers are as
+      RLlib makes them.
     - With a Box of actions, the logarithm of the standard deviation is a parameter, the same in all states, and starts at 0.
       `model_config={"free_log_std": False}` makes it an output of the network.
     - Training and evaluation mode are switched only where they must: doing so visits every submodule.

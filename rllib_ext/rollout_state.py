@@ -1,11 +1,11 @@
 """What an env runner is in the middle of, so that a run goes on in another process as if nothing had happened.
 
-RLlib's checkpoints leave this out: after them, environments begin new episodes. Ours is of a runner in this process, with
-environments of its own (not in further processes), and the lean connectors.
+RLlib's checkpoints leave this out: after them, environments begin new episodes. Ours is of a runner with environments of its
+own (not in further processes) and the lean connectors.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,11 +13,20 @@ from gymnasium.wrappers import TimeLimit
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from rllib_ext.env_runner import SlipperyEnvRunner
 from rllib_ext.slippery_ant import SlipperyAnt
 
+if TYPE_CHECKING:
+    from rllib_ext.env_runner import SlipperyEnvRunner
 
-def rollout_state(runner: SlipperyEnvRunner) -> dict[str, Any]:
+
+def has_rollout(runner: "SlipperyEnvRunner") -> bool:
+    """Whether there is something to save, of a kind that can be saved."""
+    environments = getattr(getattr(runner.env, "unwrapped", None), "envs", ())
+    plain = bool(environments) and all(isinstance(env.unwrapped, SlipperyAnt) for env in environments)
+    return plain and bool(runner._cached_to_module) and list(runner._cached_to_module) == [Columns.OBS]
+
+
+def rollout_state(runner: "SlipperyEnvRunner") -> dict[str, Any]:
     """Plain numbers, lists and arrays; for `load_rollout_state`."""
     vector: Any = runner.env.unwrapped
     return {
@@ -30,7 +39,7 @@ def rollout_state(runner: SlipperyEnvRunner) -> dict[str, Any]:
     }
 
 
-def load_rollout_state(runner: SlipperyEnvRunner, state: dict[str, Any]) -> None:
+def load_rollout_state(runner: "SlipperyEnvRunner", state: dict[str, Any]) -> None:
     """Puts a new runner of the same config where another one was."""
     vector: Any = runner.env.unwrapped
     for env in vector.envs:

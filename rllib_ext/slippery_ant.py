@@ -1,7 +1,7 @@
 """Slippery Ant (section 2 of the paper): PyBullet's Ant, with a friction that changes.
 
 At friction 1.5 this is `AntBulletEnv-v0` of `pybullet_envs_gymnasium`, to the last bit of every observation and reward, but
-several times faster: what the original asks the physics engine for body by body is asked in a few batched calls. Where the
+twice as fast: what the original asks the physics engine for body by body is asked in a few batched calls. Where the
 arithmetic looks roundabout, it follows the original's order of operations or its mixture of float32 and float64.
 """
 

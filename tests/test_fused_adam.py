@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cbp_ray import Adam
+from rllib_ext import optimizers
 from rllib_ext.optimizers import FusedAdam, with_time_steps
 
 SHAPES = [(5, 3), (5,), (4, 5), (4,), (1, 4), (1,), (), (2, 3, 2, 2)]
@@ -43,6 +44,16 @@ def test_it_equals_adam_with_per_weight_time_steps(settings: dict[str, Any]) -> 
     for value, wanted in zip(params, expected, strict=True):
         torch.testing.assert_close(value, wanted, rtol=2e-5, atol=2e-6)  # rounding of 60 steps in float32
         assert bool((ours.time_steps(value) == reference.time_steps(wanted)).all())
+
+
+def test_the_table_of_corrections_grows_with_the_oldest_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, expected = made(FusedAdam)
+    train(reference, expected, range(40))
+    monkeypatch.setattr(optimizers, "FEWEST_AGES", 2)
+    ours, params = made(FusedAdam)
+    train(ours, params, range(40))
+    assert {table.shape for table in ours._tables.values()} == {(2, 64)}
+    assert all(bool((value == wanted).all()) for value, wanted in zip(params, expected, strict=True))
 
 
 def test_other_types_go_the_way_of_adam_to_the_last_bit() -> None:

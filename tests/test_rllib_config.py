@@ -81,6 +81,10 @@ def test_the_defaults_are_the_papers() -> None:
             [".api_stack(", "enable_rl_module_and_learner=True"],
         ),
         (lambda: config(sizes=(), replacement_rate=0.1), [".rl_module(model_config=", "fcnet_hiddens", "hidden layer"]),
+        (
+            lambda: config(replacement_rate=0.1).rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": []})),
+            [".rl_module(model_config=", "fcnet_hiddens", "hidden layer"],
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_gives_one_line_that_quotes_the_call(made: Any, words: list[str]) -> None:

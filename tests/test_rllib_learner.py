@@ -17,6 +17,8 @@ from rllib_help import MODULE, SPACES, UPDATE, assert_same, config, episodes, mi
 from torch import Tensor, nn
 
 from cbp_ray import Adam, GenerateAndTest
+from cbp_ray.errors import InputError
+from rllib_ext import ppo_learner
 from rllib_ext.advantages import generalized_advantages
 from rllib_ext.learner import COMPONENT_GNT, RESULTS
 from rllib_ext.minibatches import MiniBatches
@@ -213,7 +215,7 @@ def test_mini_batches_are_full_whatever_the_number_of_rows(rows: int, total: int
 def test_values_for_advantages_are_not_taken_for_a_mini_batch() -> None:
     """The units' averages must come from the mini-batch alone, not from the pass over all data before it."""
     learner, without_connector = (config(**OFTEN).build_learner(spaces=SPACES) for _ in range(2))
-    learner.update(episodes=episodes(0), num_epochs=1, minibatch_size=64)
+    learner.update(episodes=episodes(0), num_epochs=1, minibatch_size=64, shuffle_batch_per_epoch=True)
     columns = _batch(without_connector, episodes(0))
     (order,) = MiniBatches(MODULE, {"i": torch.arange(64)}, num_epochs=1, minibatch_size=64, seed=3)
     index = order.policy_batches[MODULE]["i"]
@@ -293,13 +295,33 @@ def test_an_iteration_without_a_gradient_step_is_an_error() -> None:
         nobody.update(episodes=episodes(0), **UPDATE)
 
 
-def test_a_gradient_that_is_not_a_number_changes_no_weight_and_stops_nothing() -> None:
+def test_a_gradient_that_is_not_a_number_spoils_no_weight_and_stops_nothing() -> None:
     learner = config(**OFTEN).build_learner(spaces=SPACES)
     learner._update(mini_batch(0))
     batch = mini_batch(1)
     batch[MODULE][Postprocessing.ADVANTAGES][0] = torch.nan
     learner._update(batch)
     assert all(bool(value.isfinite().all()) for value in parameters(learner).values())
+
+
+def test_whoever_wants_no_shuffling_gets_the_order_of_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = config().build_learner(spaces=SPACES)
+    learner.update(episodes=episodes(0), **UPDATE)
+
+    def never(*_args: Any, **_kwargs: Any) -> None:
+        raise AssertionError("shuffled")
+
+    monkeypatch.setattr(ppo_learner, "MiniBatches", never)
+    learner.update(episodes=episodes(0), **UPDATE | {"shuffle_batch_per_epoch": False})
+    with pytest.raises(AssertionError, match="shuffled"):
+        learner.update(episodes=episodes(0), **UPDATE)
+
+
+def test_a_checkpoint_of_other_settings_is_refused_with_the_call_to_change() -> None:
+    saved = config(**OFTEN).build_learner(spaces=SPACES).get_state()
+    other = config(**OFTEN | {"replacement_rate": 0.5}).build_learner(spaces=SPACES)
+    with pytest.raises(InputError, match=r"^\.continual_backprop\(\.\.\.\), module .*call \.continual_backprop\(\.\.\.\) with"):
+        other.set_state(saved)
 
 
 def test_weight_decay_is_l2() -> None:

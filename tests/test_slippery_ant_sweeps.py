@@ -70,7 +70,7 @@ def test_the_defaults_are_those_of_appendix_d() -> None:
     assert cppo is not None and (cppo["replacement_rate"], cppo["maturity_threshold"], cppo["utility"]) == (0.05, 1, "overall")
 
 
-def test_a_split_run_equals_the_unbroken_run_bit_for_bit(tmp_path: Path) -> None:
+def test_a_split_run_equals_the_unbroken_run_bit_for_bit_and_so_does_one_beside_another(tmp_path: Path) -> None:
     config = small(CPPO)
     bins = []
     for point in iterate_online(config, (3,), "rllib"):
@@ -84,6 +84,11 @@ def test_a_split_run_equals_the_unbroken_run_bit_for_bit(tmp_path: Path) -> None
         assert point.metrics["friction"] == [schedule.friction(point.examples - 1)]
     assert sum(point.metrics["replacements"][0] for point in bins) > 5
     assert sum(point.metrics["episodes"][0] for point in bins) > 0
+
+    beside = list(iterate_online(config, (4, 3), "rllib"))
+    for ref, comp in zip(bins, beside, strict=True):
+        np.testing.assert_equal({name: values[1:] for name, values in comp.metrics.items()}, ref.metrics)
+    assert any(point.metrics["saturated"][0] != point.metrics["saturated"][1] for point in beside)
 
     state = load_checkpoint(tmp_path / "state.npz")
     assert all(array.dtype != object for array in state.values())

@@ -7,7 +7,7 @@ import pytest
 from mnist_help import make_config, small_images
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments import run_online
+from cbp_ray.experiments import run_online, run_stacked
 from cbp_ray.experiments.stacked import StackedRuns
 from cbp_ray.experiments.torch_mnist import MnistRun
 
@@ -84,7 +84,25 @@ def test_several_seeds_of_the_torch_engine_are_stacked_on_real_mnist():
         close({name: values[row] for name, values in comp.metrics.items()}, {n: v[0] for n, v in alone.metrics.items()})
 
 
+def test_settings_and_seeds_are_stacked_and_come_back_apart():
+    rates = (0.02, 0.2)
+    configs = [make_config(CBP | {"replacement_rate": rate}, hidden=(10,), examples=60, bin_size=30) for rate in rates]
+    points = []
+    stacked = run_stacked(configs, seeds=[3, 4], progress=points.append)
+    assert len(stacked) == 2 and [len(point.metrics["accuracy"]) for point in points] == [4, 4]
+    for config, comp in zip(configs, stacked, strict=True):
+        ref = run_online(config, [3, 4], engine="torch")
+        assert comp.seeds == ref.seeds and comp.examples.tolist() == ref.examples.tolist() == [30, 60]
+        close(comp.metrics, ref.metrics)
+    assert stacked[1]["replacements"].sum() > 2 * stacked[0]["replacements"].sum()
+
+
 def test_runs_of_different_kinds_are_refused():
-    for other in (make_config({"name": "bp"}), make_config(CBP, hidden=(3,)), make_config(CBP | {"preset": "nature2024"})):
+    others = ({"name": "bp"}, {}), (CBP, {"hidden": (3,)}), (CBP, {"examples": 9_000}), (CBP | {"preset": "nature2024"}, {})
+    for other in (make_config(algorithm, **settings) for algorithm, settings in others):
         with pytest.raises(InputError, match="configs: must be at least one, alike"):
             StackedRuns([make_config(CBP), other], [0, 1], small_images())
+    with pytest.raises(InputError, match="configs: must be at least one"):
+        run_stacked([], seeds=[0])
+    with pytest.raises(InputError, match="must be of permuted_mnist to be stacked, got bit_flipping"):
+        run_stacked([{"algorithm": {"name": "bp"}, "optimizer": {"name": "sgd", "step_size": 0.01}}], seeds=[0])

@@ -77,6 +77,8 @@ class GenerateAndTest:
     _observed: Tensor
     _mean: Tensor
     _activity: Tensor
+    _f_hat: Tensor
+    _f_hats: list[Tensor]
 
     def __init__(
         self,
@@ -234,7 +236,8 @@ class GenerateAndTest:
             correction = tester.running_average(self._correction, self._one, self.settings.decay_rate)
             f_hats: Sequence[Tensor | None] = [None] * len(self._layers)
             if self.settings.variant.lagged and self._layers[0].needs.deviation:
-                f_hats = self._by_layer(tester.estimate(self._average_activation, correction))
+                f_hats = self._f_hats
+                tester.estimate(self._average_activation, correction, out=self._f_hat)
             self._prepared = correction, f_hats
         return self._prepared
 
@@ -322,6 +325,8 @@ class GenerateAndTest:
         self._one = torch.ones((), dtype=last.dtype, device=last.device)
         self._observed = torch.stack([like, like])
         self._mean, self._activity = self._observed
+        self._f_hat = like.clone()  # of the step to come
+        self._f_hats = self._by_layer(self._f_hat)
         for units in self._layers:
             units.mean, units.activity = self._mean[units.at], self._activity[units.at]
 

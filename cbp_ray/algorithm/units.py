@@ -166,12 +166,15 @@ class Units:
             self._receive_outside(h)
 
     def _receive_eagerly(self, h: Tensor) -> None:
-        self.pending.append(h)
-        if self.fold_with is not None:
-            f_hat = self.fold_with(self)
+        if self.fold_with is None:
+            self.pending.append(h)
+            return
+        f_hat = self.fold_with(self)
+        if self.pending:
             for each in self.pending:
                 self.fold(each, f_hat)
             self.pending.clear()
+        self.fold(h, f_hat)
 
     _receive_outside = _disable_dynamo(_receive_eagerly)
 

@@ -72,6 +72,6 @@ def running_average(average: Tensor, value: Tensor, decay_rate: float) -> Tensor
     return torch.lerp(average, value, 1 - decay_rate)
 
 
-def estimate(average: Tensor, correction: Tensor) -> Tensor:
+def estimate(average: Tensor, correction: Tensor, out: Tensor | None = None) -> Tensor:
     """f̂ and û from f and u: equations 3 and 7."""
-    return average / correction
+    return torch.div(average, correction, out=out)

