@@ -17,6 +17,7 @@ from cbp_ray.algorithm.magnitudes import Magnitudes
 from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers, unwrap
 from cbp_ray.algorithm.online_norm import OnlineNorm
 from cbp_ray.algorithm.optimizer_state import reset_weights
+from cbp_ray.algorithm.preconditions import check_biases, check_init, check_same_place, optimizers_by_parameter
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
 from cbp_ray.algorithm.report import StepReport
 from cbp_ray.algorithm.settings import PRESETS, Settings
@@ -77,8 +78,6 @@ class GenerateAndTest:
     _observed: Tensor
     _mean: Tensor
     _activity: Tensor
-    _f_hat: Tensor
-    _f_hats: list[Tensor]
 
     def __init__(
         self,
@@ -111,12 +110,12 @@ class GenerateAndTest:
         model = unwrap(model)
         found = check_layers(model, find_hidden_layers(model) if layers is None else layers)
         modules = dict(model.named_modules())
-        _check_init(init, [layer.unit for layer in found])
+        check_init(init, [layer.unit for layer in found])
         needs, variant = NEEDS[self.settings.utility], self.settings.variant
         distributions = [resolve(init, layer.unit, modules[layer.unit], layer.activation) for layer in found]
-        self._optimizers = _optimizers_by_parameter(optimizer, found, modules)
+        self._optimizers = optimizers_by_parameter(optimizer, found, modules)
         if variant.transfers_bias:
-            _check_biases(found, modules, preset)
+            check_biases(found, modules, preset)
         self.steps = 0
         self._init = init
         self._layers: list[Units] = []
@@ -126,7 +125,7 @@ class GenerateAndTest:
             self._layers.append(Units(number, start, layer, modules, distribution, needs, needs_mean, scratch))
             start += self._layers[-1].count
         self._owners = {units.weight: units for units in self._layers}
-        _check_same_place(self._layers)
+        check_same_place(self._layers)
         self._allocate()
         # The step in which each unit was made, on the host, so that nobody has to wait for a device to know who is eligible.
         self._birth = np.zeros(start, dtype=np.int64)
@@ -236,8 +235,8 @@ class GenerateAndTest:
             correction = tester.running_average(self._correction, self._one, self.settings.decay_rate)
             f_hats: Sequence[Tensor | None] = [None] * len(self._layers)
             if self.settings.variant.lagged and self._layers[0].needs.deviation:
-                f_hats = self._f_hats
                 tester.estimate(self._average_activation, correction, out=self._f_hat)
+                f_hats = self._f_hats
             self._prepared = correction, f_hats
         return self._prepared
 
@@ -325,7 +324,7 @@ class GenerateAndTest:
         self._one = torch.ones((), dtype=last.dtype, device=last.device)
         self._observed = torch.stack([like, like])
         self._mean, self._activity = self._observed
-        self._f_hat = like.clone()  # of the step to come
+        self._f_hat = like.clone()
         self._f_hats = self._by_layer(self._f_hat)
         for units in self._layers:
             units.mean, units.activity = self._mean[units.at], self._activity[units.at]
@@ -445,15 +444,6 @@ def _random_utility(units: Units, *, seed: int, replaced: list[int]) -> Tensor:
     return utility.to(units.device, torch.float32 if units.device.type == "mps" else torch.float64)
 
 
-def _check_same_place(layers: list[Units]) -> None:
-    for units in layers[1:]:
-        if (units.device, units.dtype) != (layers[0].device, layers[0].dtype):
-            raise InputError(
-                f"model: layer {units.name!r} is {units.dtype} on {units.device}, layer {layers[0].name!r} is "
-                f"{layers[0].dtype} on {layers[0].device}; make one GenerateAndTest for each with layers=[...]"
-            )
-
-
 def _transfer_bias(units: Units, index: Tensor, f_hat: Tensor) -> None:
     """Moves the mean contribution of the units about to go into the biases that they feed.
 
@@ -466,38 +456,3 @@ def _transfer_bias(units: Units, index: Tensor, f_hat: Tensor) -> None:
         leaving = weight.reshape(outputs, units.count, -1)[:, index].sum(2)  # [outputs, replaced units]
         assert consumer.module.bias is not None
         consumer.module.bias += leaving @ f_hat[index].to(weight.dtype)
-
-
-def _check_init(init: Any, names: list[str]) -> None:
-    if isinstance(init, dict):
-        for name in init:
-            if name not in names:
-                raise InputError(f"init: {name!r} is not a hidden layer; the hidden layers are {', '.join(names)}")
-
-
-def _optimizers_by_parameter(
-    optimizer: Optimizer | Iterable[Optimizer], layers: list[HiddenLayer], modules: dict[str, nn.Module]
-) -> dict[Tensor, Optimizer]:
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer) if isinstance(optimizer, Iterable) else []
-    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-        raise InputError(f"optimizer: must be a torch optimizer, or several in a list; got {type(optimizer).__name__}")
-    holders = {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
-    for layer in layers:
-        for name in (layer.unit, *layer.outgoing, *layer.norms):
-            for parameter_name, parameter in modules[name].named_parameters(recurse=False):
-                if parameter not in holders:
-                    raise InputError(
-                        f"optimizer: it does not hold the model's parameter '{name}.{parameter_name}'; "
-                        "make the optimizer from this model's parameters()"
-                    )
-    return holders
-
-
-def _check_biases(layers: list[HiddenLayer], modules: dict[str, nn.Module], preset: str) -> None:
-    for layer in layers:
-        for name in layer.outgoing:
-            if getattr(modules[name], "bias", None) is None:
-                raise InputError(
-                    f"preset: {preset!r} moves a removed unit's mean contribution into the bias of {name!r}, which has none; "
-                    "give it a bias or use preset='paper'"
-                )

@@ -83,7 +83,7 @@ def draw_sweep(sweep: Sweep, curves: Mapping[str, Curves], path: Path) -> None:
         for name, each in curves.items():
             if name in coloured:
                 look = {"color": next(colours)}
-                style.band(panel, each.examples, factor * each.mean(), factor * each.standard_error(), name, look)
+                style.band(panel, each.examples.astype(float), factor * each.mean(), factor * each.standard_error(), name, look)
         # The first bin, before anything is learned, would squeeze all others together.
         means = np.concatenate([factor * curves[name].mean()[min(1, len(curves[name].examples) - 1) :] for name in coloured])
         means = means[np.isfinite(means)]

@@ -37,8 +37,8 @@ def averages(h: Matrix, f_hat: Vector, mean: Vector, activity: Vector) -> None:
         activity[i] *= share
 
 
-# The sum over a row may be taken in any order, or it can't be vectorised. It is the same order in every call, because nothing is
-# written in that loop; where something is, LLVM has two loops, for arrays that overlap and others, which would round otherwise.
+# The sum over a row may be taken in any order, or it can't be vectorised. It is the same order in every call, because nothing
+# is written in that loop: where something is, LLVM has two loops, for arrays that overlap and others, that round differently.
 @partial(compiled, fastmath={"reassoc", "nsz"})
 def magnitudes(weights: Matrix, rows: Vector, columns: Vector) -> None:
     """Writes Σ|w| over each row into `rows` and over each column into `columns`, either of which may be empty: not wanted."""
