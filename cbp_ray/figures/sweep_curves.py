@@ -17,7 +17,11 @@ from cbp_ray.sweeps import Sweep
 
 COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.ORANGE, style.PURPLE, style.SKY, style.BLACK)
 REST: dict[str, Any] = {"color": style.GREY, "linewidth": 0.5, "alpha": 0.6}
+MANY = 10
+"""Bins; fewer are all shown."""
 ALGORITHM = "algorithm.name"
+PPO = {"bp": "PPO", "l2": "PPO+L2", "cbp": "Continual PPO"}
+"""What the algorithms are called on Slippery Ant."""
 WORDS = {"error": "squared error", "accuracy": "accuracy (%)", "episode_return": "episodic return"}
 """On the vertical axis."""
 
@@ -53,8 +57,8 @@ def labels(settings: Sequence[Settings]) -> list[str]:
     for own in settings:
         differing = [name for name in own if len(values[_comparable(name, own)]) > 1]
         differing.sort(key=lambda name: name != ALGORITHM)
-        found.append(", ".join(_in_words(name, own[name]) for name in differing))
-    return found if len(found) > 1 else [NAMES[str(settings[0][ALGORITHM])]]
+        found.append(", ".join(_in_words(name, own) for name in differing))
+    return found if len(found) > 1 else [_in_words(ALGORITHM, settings[0])]
 
 
 def _comparable(name: str, own: Settings) -> tuple[str, str]:
@@ -62,8 +66,10 @@ def _comparable(name: str, own: Settings) -> tuple[str, str]:
     return name, str(own[ALGORITHM]) if name.startswith("algorithm.") and name != ALGORITHM else ""
 
 
-def _in_words(name: str, value: str | float | bool) -> str:
-    leaf = name.rpartition(".")[2]
+def _in_words(name: str, own: Settings) -> str:
+    leaf, value = name.rpartition(".")[2], own[name]
+    if name == ALGORITHM and own["problem.name"] == "slippery_ant":
+        return PPO[str(value)]
     words = NAMES.get(str(value), str(value)) if leaf in ("name", "activation") else f"{leaf} {_show(value)}"
     return words.replace("_", " ")
 
@@ -85,7 +91,7 @@ def draw_sweep(sweep: Sweep, curves: Mapping[str, Curves], path: Path) -> None:
                 look = {"color": next(colours)}
                 style.band(panel, each.examples.astype(float), factor * each.mean(), factor * each.standard_error(), name, look)
         # The first bin, before anything is learned, would squeeze all others together.
-        means = np.concatenate([factor * curves[name].mean()[min(1, len(curves[name].examples) - 1) :] for name in coloured])
+        means = np.concatenate([factor * curves[name].mean()[len(curves[name].examples) >= MANY :] for name in coloured])
         means = means[np.isfinite(means)]
         if len(means):
             style.limit(panel, float(means.min()), float(means.max()))
