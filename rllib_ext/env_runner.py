@@ -5,7 +5,7 @@
 `slippery` puts `SlipperyEnvRunner` and `SlipperyAlgorithm` into the config of any algorithm: the algorithm tells its runners at
 the beginning of every training step how many time-steps it has sampled, and the runners set the friction of each environment
 before each step. The number of time-steps is in RLlib's checkpoints. Ours also have what the runners are in the middle of, so
-that with a seed (`debugging(seed=…)`) and as many runners as before, a restored run is the unbroken one.
+that with a seed (`debugging(seed=…)`) and as many runners and environments as before, a restored run is the unbroken one.
 
 (RLlib's own broadcast of that number can't serve: it is dropped while an earlier message to the runner is on its way, which is
 the rule with remote runners, and it is zero after a checkpoint was restored.)
@@ -34,6 +34,7 @@ from rllib_ext.friction import FrictionSchedule
 from rllib_ext.global_steps import GlobalSteps
 from rllib_ext.lean_connectors import lean
 from rllib_ext.learner_state import random_state, set_random_state
+from rllib_ext.nested_arrays import flatten, unflatten
 from rllib_ext.registration import ENVIRONMENT
 from rllib_ext.rollout_state import has_rollout, load_rollout_state, rollout_state
 
@@ -162,15 +163,18 @@ def _message(step: int, runners: int, position: int) -> Callable[[EnvRunner], ob
 
 
 def _rollout(runner: EnvRunner) -> tuple[int, dict[str, Any] | None]:
+    """As plain arrays, which any of RLlib's checkpoint formats can hold."""
     assert isinstance(runner, SlipperyEnvRunner)
-    found = {"rollout": rollout_state(runner), "random_state": random_state()} if has_rollout(runner) else None
-    return runner.worker_index or 0, found
+    if not has_rollout(runner):
+        return runner.worker_index or 0, None
+    return runner.worker_index or 0, flatten({"rollout": rollout_state(runner), "random_state": random_state()})
 
 
 def _go_on(runner: EnvRunner, rollouts: dict[int, dict[str, Any]]) -> None:
     assert isinstance(runner, SlipperyEnvRunner)
-    own = rollouts.get(runner.worker_index or 0)
-    if own is not None:
+    saved = rollouts.get(runner.worker_index or 0)
+    own = None if saved is None else unflatten(saved)
+    if own is not None and len(own["rollout"]["environments"]) == runner.num_envs:
         load_rollout_state(runner, own["rollout"])
         set_random_state(own["random_state"])
         runner.goes_on = True
