@@ -4,20 +4,23 @@ As in `test_lane_kernel`: the cross of choices goes through the kernel compiled 
 users run, compiled for constant choices, is compared with that one bit for bit.
 """
 
+import functools
 import itertools
 import time
 
 import numpy as np
 import pytest
+from cbp_ray_benchmarks import mnist as benchmark
 from mnist_help import NaiveMnistRun, general_engine, make_config, small_images
 
-from cbp_ray.experiments import iterate_online, load_checkpoint, run_online, save_checkpoint
+from cbp_ray.experiments import iterate_online, load_checkpoint, mnist_engine, run_online, save_checkpoint
 from cbp_ray.experiments.engine import metrics_of
 from cbp_ray.experiments.mnist_engine import MnistKernelEngine
 from cbp_ray.experiments.torch_mnist import MnistRun
 from cbp_ray.kernels.mlp import BLOCK, FAR, REFRESH
 from cbp_ray.kernels.mlp_replacement import SMALL
 from cbp_ray.kernels.mlp_state import State, matrix, of_level
+from cbp_ray.problems import mnist_files
 
 # One process: compiling for all choices takes half a minute.
 pytestmark = [
@@ -290,3 +293,14 @@ def test_too_strong_weight_decay_is_refused():
     config = make_config({"name": "l2", "weight_decay": 100})
     with pytest.raises(ValueError, match=r"algorithm\.weight_decay: times optimizer\.step_size, must be at most 0\.9"):
         run_online(config, [0])
+
+
+def test_the_benchmark_reports_both_engines_in_every_case(monkeypatch):
+    monkeypatch.setattr(mnist_engine, "MnistKernelEngine", functools.partial(general_engine, images=mnist_files.load("mnist")))
+    monkeypatch.setattr(benchmark, "EXAMPLES", {8: (20, 5), 16: (20, 5)})
+    monkeypatch.setattr(benchmark, "REPEATS", 2)
+    result = benchmark.run()
+    assert [(c["width"], c["algorithm"]) for c in result["cases"]] == [(w, a) for w in (8, 16) for a in ("bp", "cbp")]
+    assert all(c["torch_us"] > 0 and c["kernel_us"] > 0 and c["speedup"] > 0 for c in result["cases"])
+    assert {c["algorithm"] for c in result["kernel_only"]} == {"l2", "online_norm"}
+    assert benchmark.render(result).count("\n") == 2 * 4 + 2
