@@ -22,8 +22,8 @@ REPEATS = 8
 WARM_UP = 150
 """Until the first units are mature, generate-and-test has nothing to select."""
 
-STREAM_MEGABYTES = 32
-"""Of the array that is read and updated to measure the memory: larger than the second-level cache, as the weights are."""
+STREAM_MEGABYTES = 256
+"""Of the array that is read and updated to measure the memory: larger than a third-level cache."""
 
 
 class Case:

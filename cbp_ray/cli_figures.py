@@ -167,7 +167,7 @@ def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> i
     check_writable(directory, "--output")
     path = directory / sweep.source
     draw_sweep(sweep, curves, path)
-    path.with_suffix(".csv").write_text(sweep_table(curves), encoding="utf-8")
+    path.with_name(f"{path.name}.csv").write_text(sweep_table(curves), encoding="utf-8")
     click.echo(f"{path}.png, .pdf and .csv")
     return 0
 

@@ -5,7 +5,7 @@
 `slippery` puts `SlipperyEnvRunner` and `SlipperyAlgorithm` into the config of any algorithm: the algorithm tells its runners at
 the beginning of every training step how many time-steps it has sampled, and the runners set the friction of each environment
 before each step. The number of time-steps is in RLlib's checkpoints. Ours also have what the runners are in the middle of, so
-that with a seed (`debugging(seed=…)`) and as many runners and environments as before, a restored run is the unbroken one.
+that with a seed (`debugging(seed=…)`) and as many runners and environments as before, restored PPO is the unbroken run.
 
 (RLlib's own broadcast of that number can't serve: it is dropped while an earlier message to the runner is on its way, which is
 the rule with remote runners, and it is zero after a checkpoint was restored.)
@@ -187,6 +187,7 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
     _ongoing_episodes: list[SingleAgentEpisode]
     _env_to_module: Any
     _module_to_env: Any
+    _ongoing_episodes_for_metrics: dict[str, list[Any]]
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         self.schedule = schedule_of(config)
@@ -223,9 +224,13 @@ class SlipperyEnvRunner(SingleAgentEnvRunner):
 
     def make_env(self) -> None:
         super().make_env()
-        self._frictions: list[float | None] = [None] * self.num_envs
         self.returns = [0.0] * self.num_envs
         """Of the episodes that are going on."""
+        self.forget_frictions()
+
+    def forget_frictions(self) -> None:
+        """Has the frictions of all environments set anew before the next step."""
+        self._frictions: list[float | None] = [None] * self.num_envs
         # The steps for which they are right.
         self._right = range(0)
 

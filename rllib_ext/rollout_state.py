@@ -36,6 +36,7 @@ def rollout_state(runner: "SlipperyEnvRunner") -> dict[str, Any]:
         "observations": runner._cached_to_module[Columns.OBS].numpy().copy(),
         "returns": list(runner.returns),
         "episodes": [[episode.id_, episode.t] if episode.is_reset else None for episode in runner._ongoing_episodes],
+        "begins_anew": runner._needs_initial_reset,
     }
 
 
@@ -53,6 +54,7 @@ def load_rollout_state(runner: "SlipperyEnvRunner", state: dict[str, Any]) -> No
     observations = np.array(state["observations"])
     runner._shared_data = {}
     runner._cached_to_module = {Columns.OBS: torch.from_numpy(observations)}
+    runner._ongoing_episodes_for_metrics.clear()
     for index, begun in enumerate(state["episodes"]):
         runner._new_episode(index)
         if begun is not None:
@@ -66,8 +68,29 @@ def load_rollout_state(runner: "SlipperyEnvRunner", state: dict[str, Any]) -> No
                 t_started=steps,
                 len_lookback_buffer=0,
             )
+            if steps:
+                runner._ongoing_episodes_for_metrics[name].append(Earlier(steps, state["returns"][index]))
     runner.returns = list(state["returns"])
-    runner._needs_initial_reset = False
+    runner.forget_frictions()
+    runner._needs_initial_reset = state["begins_anew"]
+
+
+class Earlier:
+    """The part of an episode before a checkpoint, for RLlib's statistics of episodes; how long it took is not known."""
+
+    def __init__(self, steps: int, episode_return: float) -> None:
+        self.steps, self.episode_return = steps, episode_return
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def get_return(self) -> float:
+        """The sum of its rewards."""
+        return self.episode_return
+
+    def get_duration_s(self) -> float:
+        """Not known, and not counted."""
+        return 0.0
 
 
 def _environments(vector: Any) -> Iterator[tuple[TimeLimit[Any, Any], SlipperyAnt]]:

@@ -22,6 +22,7 @@ from cbp_ray.sweeps import cluster
 from rllib_ext import ContinualPPOConfig
 from rllib_ext.algorithms import ContinualAPPOConfig, ContinualDQNConfig, ContinualIMPALAConfig, ContinualSACConfig
 from rllib_ext.config import WITHOUT_UPDATE
+from rllib_ext.episode_returns import finished_episodes
 from rllib_ext.learner import RESULTS
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(240)]
@@ -137,9 +138,12 @@ def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, how: str) ->
 @pytest.mark.parametrize("runners", [0, 2])
 def test_slippery_ant_is_restored_in_the_middle_of_an_episode(tmp_path: Path, runners: int) -> None:
     def build() -> Any:
-        made = config(**OFTEN).environment("SlipperyAnt-v0", env_config={"friction": {"period": 150}})
-        made.env_runners(num_env_runners=runners, num_envs_per_env_runner=2, num_cpus_per_env_runner=0)
-        return made.training(train_batch_size_per_learner=80, num_epochs=1, minibatch_size=20, lr=1e-3).build_algo()
+        made = config(**OFTEN).environment("SlipperyAnt-v0", env_config={"friction": {"period": 500}})
+        made.env_runners(num_env_runners=runners, num_envs_per_env_runner=2 - runners // 2, num_cpus_per_env_runner=0)
+        return made.training(train_batch_size_per_learner=240, num_epochs=1, minibatch_size=60, lr=1e-3).build_algo()
+
+    def seen(result: dict[str, Any]) -> tuple[Any, ...]:
+        return result["env_runners"]["friction"], finished_episodes(result)
 
     algorithm = build()
     try:
@@ -147,12 +151,20 @@ def test_slippery_ant_is_restored_in_the_middle_of_an_episode(tmp_path: Path, ru
             algorithm.train()
         algorithm.save_to_path(tmp_path)
         before = sum(learner_of(algorithm)._gnts[MODULE].replaced.values())
-        expected = [algorithm.train()["env_runners"]["friction"] for _ in range(3)]
+        results = [algorithm.train() for _ in range(6)]
+        expected = [seen(result) for result in results]
         resumed = build()
         try:
             resumed.train()  # whatever it did before is forgotten
             resumed.restore_from_path(tmp_path)
-            assert [resumed.train()["env_runners"]["friction"] for _ in range(3)] == expected
+            again = [resumed.train() for _ in range(6)]
+            assert [seen(result) for result in again] == expected
+            # Episodes end after 1000 steps, and two of them began before the checkpoint.
+            assert any(ended for _, ended in expected)
+            ours, theirs = (each[-1]["env_runners"] for each in (again, results))
+            # RLlib adds up the pieces of an episode, of which there are fewer now, and may count a step in two pieces.
+            assert ours["episode_return_mean"] == pytest.approx(theirs["episode_return_mean"], rel=1e-9)
+            assert ours["episode_len_mean"] == pytest.approx(theirs["episode_len_mean"], rel=0.01)
             assert_same(parameters(learner_of(resumed)), parameters(learner_of(algorithm)))
             states = [learner_of(each)._gnts[MODULE].state_dict() for each in (resumed, algorithm)]
             assert_same(*states)

@@ -8,7 +8,7 @@ import pytest
 
 from cbp_ray.cli import main
 from cbp_ray.experiments import Curves
-from cbp_ray.figures.sweep_curves import COLOURS, labels, read_sweep
+from cbp_ray.figures.sweep_curves import COLOURS, labels, read_sweep, worth
 from cbp_ray.results import Block, Store
 from cbp_ray.results.tensorboard import flat_settings
 from cbp_ray.sweeps import load_sweep
@@ -57,15 +57,24 @@ def test_a_single_configuration_goes_by_its_algorithm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rates", ["[1e-4, 1e-3]", f"[{', '.join(f'{n}e-5' for n in range(1, len(COLOURS) + 3))}]"])
 def test_plot_draws_any_sweep_and_writes_its_numbers(metric: str, rates: str, tmp_path: Path) -> None:
     path = stored(tmp_path, rates, metric)
+    path = path.rename(tmp_path / "mine0.1.yaml")
     assert main(["plot", str(path), "--storage", str(tmp_path)]) == 0
-    drawn = tmp_path / "figures" / "paper" / "mine"
-    assert drawn.with_suffix(".png").stat().st_size > 10_000
-    assert drawn.with_suffix(".pdf").stat().st_size > 5_000
-    rows = list(csv.DictReader(drawn.with_suffix(".csv").read_text().splitlines()))
+    drawn = tmp_path / "figures" / "paper"
+    assert (drawn / "mine0.1.png").stat().st_size > 10_000
+    assert (drawn / "mine0.1.pdf").stat().st_size > 5_000
+    rows = list(csv.DictReader((drawn / "mine0.1.csv").read_text().splitlines()))
     assert len(rows) == 10 * (2 + len(rates.split(",")))
     assert (rows[0]["configuration"], rows[0]["examples"], float(rows[0][f"{metric}_mean"])) == ("BP", "100", 10.0)
     assert float(rows[0][f"{metric}_se"]) == pytest.approx(10 / np.sqrt(3), rel=1e-5)
     assert rows[4][f"{metric}_mean"] == ""
+
+
+def test_what_diverged_is_not_among_the_best() -> None:
+    def curves(*means: float) -> Curves:
+        return Curves((0,), np.arange(len(means)), {"error": np.array([means])})
+
+    diverged = (curves(np.nan, np.nan), curves(0.1, np.inf))
+    assert max(map(worth, diverged)) == -np.inf < worth(curves(3.0, np.nan)) < worth(curves(1.0, 2.0))
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,9 @@ def _check_alike(configs: Sequence[OnlineConfig]) -> None:
         names = config.problem, config.network, config.algorithm.name, config.optimizer.name, config.dtype
         return *names, config.examples, config.bin_size, *chosen
 
-    if any(not isinstance(config.problem, PermutedMnistConfig) for config in configs):
-        raise InputError(f"configs: must be of permuted_mnist to be stacked, got {configs[0].problem.name}; use run_online")
+    for config in configs:
+        if not isinstance(config.problem, PermutedMnistConfig):
+            raise InputError(f"configs: must be of permuted_mnist to be stacked, got {config.problem.name}; use run_online")
     if not configs or len({kind(config) for config in configs}) != 1:
         raise InputError(
             "configs: must be at least one, alike in problem, network, kind of algorithm and optimizer, dtype and length, "

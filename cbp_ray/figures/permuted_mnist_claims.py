@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "fig7.cbp-stable",
-        "Among all the algorithms, only CBP is stable as its performance does not degrade over time.",
+        "... CBP is stable as its performance does not degrade over time.",
         "At its best setting, the accuracy of CBP falls by less than 0.5 points. Value: 0.5 - fall, in percentage points.",
         stays(["cbp"], stable=True),
     ),

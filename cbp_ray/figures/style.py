@@ -95,8 +95,9 @@ def canvas(rows: int, columns: int, path: Path, width: float = PANEL_WIDTH, heig
 def save(figure: "Canvas", path: Path) -> None:
     """Both files; without dates, so that the same results give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
-    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    # Appended: a name may have a dot in it.
+    figure.savefig(f"{path}.png", metadata={"Software": None})
+    figure.savefig(f"{path}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
 
 
 def legend(panels: Any, beside: bool = False) -> None:

@@ -78,7 +78,7 @@ def draw_sweep(sweep: Sweep, curves: Mapping[str, Curves], path: Path) -> None:
     """Draws the curves into `path` with .png and .pdf; of many, the best in colour and the others in grey."""
     metric = next(iter(curves.values())).performance
     factor = 100.0 if metric == "accuracy" else 1.0
-    ranked = sorted(curves, key=lambda name: _worth(curves[name]), reverse=True)
+    ranked = sorted(curves, key=lambda name: worth(curves[name]), reverse=True)
     coloured = set(ranked[: len(COLOURS)])
     with style.canvas(1, 1, path, width=6.2, height=2.6) as panels:
         panel = panels[0, 0]
@@ -116,8 +116,13 @@ def sweep_table(curves: Mapping[str, Curves]) -> str:
     return tables.to_csv(rows)
 
 
-def _worth(curves: Curves) -> float:
-    mean = float(np.nanmean(curves.mean())) if np.isfinite(curves.mean()).any() else -np.inf
+def worth(curves: Curves) -> float:
+    """By which the best are chosen: the mean over the whole run, the worst possible if a run diverged."""
+    means = curves.mean()
+    if np.isinf(means).any() or not np.isfinite(means).any():
+        return -np.inf
+    # A bin without a number: no episode ended in it.
+    mean = float(np.nanmean(means))
     return -mean if curves.performance == "error" else mean
 
 
