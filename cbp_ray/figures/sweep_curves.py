@@ -85,10 +85,13 @@ def draw_sweep(sweep: Sweep, curves: Mapping[str, Curves], path: Path) -> None:
         rest = ranked[len(COLOURS) :]
         for name in rest:
             panel.plot(curves[name].examples, factor * curves[name].mean(), label=f"the other {len(rest)}", **REST)
+        algorithms = [configuration.config.algorithm.name for configuration in sweep.configurations]
+        # One curve of each algorithm: in the colours that they have in the paper's figures.
+        one_each = len(set(algorithms)) == len(algorithms)
         colours = iter(COLOURS)
-        for name, each in curves.items():
+        for algorithm, (name, each) in zip(algorithms, curves.items(), strict=True):
             if name in coloured:
-                look = {"color": next(colours)}
+                look = {"color": style.ALGORITHMS[algorithm]["color"] if one_each else next(colours)}
                 style.band(panel, each.examples.astype(float), factor * each.mean(), factor * each.standard_error(), name, look)
         # The first bin, before anything is learned, would squeeze all others together.
         means = np.concatenate([factor * curves[name].mean()[len(curves[name].examples) >= MANY :] for name in coloured])
