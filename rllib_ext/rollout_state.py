@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gymnasium import Wrapper
 from gymnasium.wrappers import TimeLimit
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 def has_rollout(runner: "SlipperyEnvRunner") -> bool:
     """Whether there is something to save, of a kind that can be saved."""
     environments = getattr(getattr(runner.env, "unwrapped", None), "envs", ())
-    plain = bool(environments) and all(isinstance(env.unwrapped, SlipperyAnt) for env in environments)
-    return plain and bool(runner._cached_to_module) and list(runner._cached_to_module) == [Columns.OBS]
+    # A subclass may have a state that its parent knows nothing of.
+    plain = environments and all(type(env.unwrapped) is SlipperyAnt and _time_limit(env) is not None for env in environments)
+    return bool(plain) and bool(runner._cached_to_module) and list(runner._cached_to_module) == [Columns.OBS]
 
 
 def rollout_state(runner: "SlipperyEnvRunner") -> dict[str, Any]:
@@ -96,7 +98,14 @@ class Earlier:
 def _environments(vector: Any) -> Iterator[tuple[TimeLimit[Any, Any], SlipperyAnt]]:
     """Each with the wrapper that counts its steps."""
     for env in vector.envs:
-        wrapper = env
-        while not isinstance(wrapper, TimeLimit):
-            wrapper = wrapper.env
-        yield wrapper, env.unwrapped
+        limit = _time_limit(env)
+        assert limit is not None
+        yield limit, env.unwrapped
+
+
+def _time_limit(env: Any) -> TimeLimit[Any, Any] | None:
+    while isinstance(env, Wrapper):
+        if isinstance(env, TimeLimit):
+            return env
+        env = env.env
+    return None

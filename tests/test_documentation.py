@@ -40,7 +40,7 @@ def test_readme_has_examples():
     assert any("GenerateAndTest" in block for block in python_blocks())
 
 
-LONG = ("permuted_mnist", "ContinualPPOConfig")
+LONG = ("permuted_mnist",)
 
 
 @pytest.mark.parametrize(

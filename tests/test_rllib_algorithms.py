@@ -175,7 +175,6 @@ def test_slippery_ant_is_restored_in_the_middle_of_an_episode(tmp_path: Path, ru
         algorithm.stop()
 
 
-@pytest.mark.long
 def test_training_goes_on_when_an_environment_runner_dies(tmp_path: Path) -> None:
     made = small(config(**OFTEN), dies_at=70, marker=str(tmp_path / "died"))
     made.env_runners(num_env_runners=2, num_cpus_per_env_runner=0).fault_tolerance(restart_failed_env_runners=True)
@@ -227,7 +226,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", ["dqn", *(pytest.param(name, marks=pytest.mark.long) for name in ("sac", "impala", "appo"))])
+@pytest.mark.parametrize("name", OTHERS)
 def test_other_algorithms_replace_units_too(name: str) -> None:
     kind, environment, training = OTHERS[name]
     made = kind().environment(environment).training(**training).continual_backprop(replacement_rate=0.1, maturity_threshold=2)

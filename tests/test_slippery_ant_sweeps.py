@@ -126,7 +126,6 @@ def test_what_cannot_be_run_is_refused_in_one_line(settings: dict[str, Any], eng
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
-@pytest.mark.long
 def test_figure_9_at_smoke_scale_gives_curves_of_all_three_and_runs_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
