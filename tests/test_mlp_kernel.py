@@ -90,7 +90,8 @@ def test_many_replacements_with_weight_decay_and_bernoulli_equal_oracle(preset, 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_other_sizes_equal_oracle(hidden, activation):
     settings = CBP | {"replacement_rate": 0.02}
-    config = make_config(settings, hidden=hidden, activation=activation, examples=2_000, bin_size=1_000)
+    examples = 2_000 if activation == "relu" else 500
+    config = make_config(settings, hidden=hidden, activation=activation, examples=examples, bin_size=examples // 2)
     compare_with_oracle(config, least_replaced=5)
 
 
