@@ -40,15 +40,18 @@ def test_readme_has_examples():
     assert any("GenerateAndTest" in block for block in python_blocks())
 
 
-LONG = ("permuted_mnist",)
+LONG = ("permuted_mnist", "ContinualPPOConfig")
+
+
+def marks_of(block):
+    """An example that starts Ray runs when no other test has one: it would find that cluster, and join it."""
+    marks = [pytest.mark.long] * any(word in block for word in LONG)
+    return marks + [pytest.mark.xdist_group("ray")] * ("ContinualPPOConfig" in block)
 
 
 @pytest.mark.parametrize(
     "number",
-    [
-        pytest.param(i, marks=[pytest.mark.long] * any(word in block for word in LONG))
-        for i, block in enumerate(python_blocks())
-    ],
+    [pytest.param(i, marks=marks_of(block)) for i, block in enumerate(python_blocks())],
 )
 def test_examples_in_readme(number, tmp_path):
     script = tmp_path / "example.py"
