@@ -1,0 +1,28 @@
+"""The numbers of small runs stay as they are, to the last bit; `cases.py` says which, and how to renew them."""
+
+import json
+
+import numpy as np
+import pytest
+from golden.cases import CASES, RECORDS, machine, record
+
+KNOWN = json.loads(RECORDS.read_text())
+SAME_MACHINE = KNOWN["machine"] == machine()
+
+
+def test_every_case_has_a_record():
+    assert list(KNOWN["cases"]) == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_stay(name):
+    known, found = KNOWN["cases"][name], record(CASES[name])
+    assert found["key"] == known["key"]
+    if CASES[name].exact and SAME_MACHINE:
+        assert {name: found[name] for name in ("curves", "weights")} == {name: known[name] for name in ("curves", "weights")}
+        return
+    # Rounding differs between kinds of CPU, and the physics of the ant make much of it.
+    assert list(found["means"]) == list(known["means"])
+    if not name.startswith("ant-"):
+        for metric, value in known["means"].items():
+            np.testing.assert_allclose(np.float64(found["means"][metric]), np.float64(value), rtol=1e-4, err_msg=metric)
