@@ -26,13 +26,13 @@ TORCH_WARM_UP = 150
 CALL = """
 import resource, time
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.kernel_engine import KernelEngine
+from cbp_ray.experiments.engines.lane_bit_flipping import LaneEngine
 cbp, sgd = {"name": "cbp", "replacement_rate": 1e-4}, {"name": "sgd", "step_size": 0.01}
 config = OnlineConfig.make({"algorithm": cbp, "optimizer": sgd})
 start = time.perf_counter()
-KernelEngine(config, [0]).advance(2)
+LaneEngine(config, [0]).advance(2)
 seconds = time.perf_counter() - start
-KernelEngine(config, range(100)).advance(20_000)
+LaneEngine(config, range(100)).advance(20_000)
 print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
@@ -66,11 +66,11 @@ def measure(algorithm: str, optimizer: str, activation: str) -> dict[str, Any]:
     import torch
 
     from cbp_ray.experiments.config import OnlineConfig
-    from cbp_ray.experiments.kernel_engine import WIDTH, KernelEngine
-    from cbp_ray.experiments.torch_engine import Run
+    from cbp_ray.experiments.engines.lane_bit_flipping import WIDTH, LaneEngine
+    from cbp_ray.experiments.engines.torch_bit_flipping import BitFlippingRun
 
     config = OnlineConfig.make(make_config(algorithm, optimizer, activation))
-    kernel, reference = KernelEngine(config, range(WIDTH)), Run(config, 0)
+    kernel, reference = LaneEngine(config, range(WIDTH)), BitFlippingRun(config, 0)
     kernel.advance(1000)
     reference.advance(TORCH_WARM_UP)
     inputs, targets = reference.problem.take(TORCH_EXAMPLES, start=TORCH_WARM_UP)

@@ -31,8 +31,8 @@ class Case:
 
     def __init__(self, width: int, algorithm: str, with_torch: bool) -> None:
         from cbp_ray.experiments.config import OnlineConfig
-        from cbp_ray.experiments.mnist_engine import MnistKernelEngine
-        from cbp_ray.experiments.torch_mnist import MnistRun
+        from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
+        from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
 
         self.width, self.algorithm = width, algorithm
         config = OnlineConfig.make(
@@ -43,7 +43,7 @@ class Case:
                 "optimizer": {"name": "sgd", "step_size": 0.003},
             }
         )
-        (self.kernel,) = MnistKernelEngine(config, [0]).runs
+        (self.kernel,) = MlpEngine(config, [0]).runs
         self.torch = MnistRun(config, 0) if with_torch else None
         self.kernel_us: list[float] = []
         self.torch_us: list[float] = []

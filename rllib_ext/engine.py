@@ -11,8 +11,9 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import L2, ContinualBackprop, OnlineConfig, SlipperyAntConfig
-from cbp_ray.experiments.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.problems import SlipperyAntConfig
 from rllib_ext.config import ContinualPPO, ContinualPPOConfig
 from rllib_ext.env_runner import FRICTION, schedule_of
 from rllib_ext.episode_returns import ReturnBins, finished_episodes
@@ -65,19 +66,12 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
             gamma=problem.discount,
             lambda_=problem.gae_lambda,
             clip_param=problem.clip,
-            weight_decay=algorithm.weight_decay if isinstance(algorithm, L2 | ContinualBackprop) else 0.0,
+            weight_decay=algorithm.decay,
         )
         .debugging(seed=seed, log_level="ERROR")
     )
-    if isinstance(algorithm, ContinualBackprop):
-        result.continual_backprop(
-            replacement_rate=algorithm.replacement_rate,
-            maturity_threshold=algorithm.maturity_threshold,
-            decay_rate=algorithm.decay_rate,
-            utility=algorithm.utility,
-            preset=algorithm.preset,
-            replacement=algorithm.replacement,
-        )
+    if settings := algorithm.rllib():
+        result.continual_backprop(**settings)
     return result
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
 from cbp_ray.errors import InputError
-from cbp_ray.problems.checks import whole_number
+from cbp_ray.validation import whole_number
 
 BIN_SIZE = 40_000
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cbp_ray.errors import InputError
-from cbp_ray.problems.checks import SEEDS, whole_number
 from cbp_ray.randomness import Purpose, uniforms
+from cbp_ray.validation import SEEDS, whole_number
 
 STANDARD_FRICTION = 1.5
 """Of the robot's geoms in PyBullet's Ant. The ground's is 0.8; what acts between them is the product."""

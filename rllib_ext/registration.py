@@ -1,6 +1,6 @@
 """Names that importing `rllib_ext` makes known, in every process of a cluster anew.
 
-`SlipperyAnt-v0` for Gymnasium and for Ray Tune, and the engine `rllib` for our own experiments and sweeps.
+These are `SlipperyAnt-v0` for Gymnasium and for Ray Tune.
 """
 
 from typing import Any
@@ -8,9 +8,6 @@ from typing import Any
 import gymnasium
 from ray.tune.registry import register_env
 
-from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engine import Engine
-from cbp_ray.experiments.online import ENGINES
 from rllib_ext.slippery_ant import MAX_EPISODE_STEPS, SlipperyAnt
 
 ENVIRONMENT = "SlipperyAnt-v0"
@@ -31,10 +28,3 @@ def register() -> None:
             reward_threshold=2500.0,
         )
         register_env(ENVIRONMENT, make)
-    ENGINES["rllib"] = _engine
-
-
-def _engine(config: OnlineConfig, seeds: tuple[int, ...]) -> Engine:
-    from rllib_ext.engine import RllibEngine
-
-    return RllibEngine(config, seeds)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from cbp_ray.experiments import Curves, OnlineConfig
-from cbp_ray.experiments.engine import METRICS, metrics_of
 from cbp_ray.figures.cases import Case, Cases
 from cbp_ray.figures.registry import FIGURES, PERMUTED_MNIST
 from cbp_ray.figures.reproduce import load_figure
+from cbp_ray.problems import BitFlippingConfig
 
 RUNS, BINS = 40, 50
 Level = Callable[[Case], tuple[float, float]]
@@ -32,7 +32,7 @@ def curves(
     """Runs whose error goes in a straight line from `first` to `last`, up to noise and the difficulty of the data."""
     rng = np.random.default_rng(seed)
     line = np.linspace(first, last, bins) * difficulty(runs, bins) * np.exp(noise * rng.normal(size=(runs, bins)))
-    values = {name: np.full((runs, bins), 0.5) for name in METRICS["bit_flipping"]} | {"error": line}
+    values = {name: np.full((runs, bins), 0.5) for name in BitFlippingConfig.metrics} | {"error": line}
     for name, (start, end) in metrics.items():
         values[name] = np.linspace(start, end, bins) + 0.01 * rng.normal(size=(runs, bins))
     return Curves(tuple(range(runs)), np.arange(1, bins + 1) * 20_000, values)
@@ -40,7 +40,7 @@ def curves(
 
 def case(first: float, last: float, *, examples: int = 1_000_000, **settings: Any) -> Case:
     """One made-up case: `case(0.5, 0.9, algorithm={"name": "bp"}, activation="relu")`."""
-    known = ("runs", "bins", "noise", "seed", *METRICS["bit_flipping"])
+    known = ("runs", "bins", "noise", "seed", *BitFlippingConfig.metrics)
     made = {name: settings.pop(name) for name in list(settings) if name in known}
     config = OnlineConfig.make(
         {
@@ -82,7 +82,7 @@ def accuracy_case(
     bins = np.arange(1, config.bins + 1) * config.bin_size
     lines = {"accuracy": accuracy, "output_weight_magnitude": magnitude}
     shape = (runs, config.bins)
-    metrics = {name: np.broadcast_to(0.5, shape) for name in metrics_of(config)} | {
+    metrics = {name: np.broadcast_to(0.5, shape) for name in config.metrics} | {
         name: np.linspace(*line, config.bins) + noise * (rng.normal(size=shape) + rng.normal(size=(runs, 1)))
         for name, line in lines.items()
     }

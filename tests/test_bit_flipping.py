@@ -117,7 +117,7 @@ def test_bad_settings_are_refused(settings, message):
 def test_the_kernels_stream_is_the_same_stream():
     """The kernel makes bits and targets by itself; a linear learner that never moves shows them."""
     from cbp_ray.experiments.config import OnlineConfig
-    from cbp_ray.experiments.kernel_engine import Block
+    from cbp_ray.experiments.engines.lane_bit_flipping import LaneBlock
 
     for inputs, flipping in ((20, 15), (20, 0), (5, 5), (16, 3)):
         config = OnlineConfig.make(
@@ -138,7 +138,7 @@ def test_the_kernels_stream_is_the_same_stream():
 
         from cbp_ray.kernels.lanes import WIDTH
 
-        block = Block(config, range(WIDTH), learner)
+        block = LaneBlock(config, range(WIDTH), learner)
         block.advance(500)
         block.advance(250)
         for lane in (0, 1, WIDTH - 1):

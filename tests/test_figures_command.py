@@ -12,7 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cbp_ray import cli_figures
 from cbp_ray.cli import main
-from cbp_ray.experiments import mnist_engine, run_online
+from cbp_ray.experiments import run_online
+from cbp_ray.experiments.engines import mlp_permuted_mnist
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.figures.documentation import BEGIN, END
 from cbp_ray.figures.paper_claims import claims_of
@@ -98,7 +99,7 @@ def test_every_figure_can_be_made_from_real_runs_at_smoke_scale(
 ) -> None:
     # One compiled kernel for all algorithms of Permuted MNIST, instead of one for each.
     general = functools.partial(general_engine, images=mnist_files.load("mnist"))
-    monkeypatch.setattr(mnist_engine, "MnistKernelEngine", general)
+    monkeypatch.setattr(mlp_permuted_mnist, "MlpEngine", general)
     figures = GROUPS[problem]
     for sweep in join([load_figure(figure, "smoke") for figure in figures], problem):
         # Without Ray, which other tests have: what is tried out here are the settings of every figure.

@@ -30,7 +30,9 @@ LAYERS = (
     {"rllib_ext"},
     {"experiments"},
     {"compiled"},
-    {"problems", "kernels", "algorithm"},
+    {"methods", "problems"},
+    {"kernels", "algorithm"},
+    {"validation"},
     {"errors", "gains", "randomness"},
 )
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

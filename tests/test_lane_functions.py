@@ -173,5 +173,5 @@ def test_kernel_engine_does_not_load_torch_or_ray():
     import subprocess
     import sys
 
-    code = "import sys, cbp_ray.experiments.kernel_engine; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    code = "import sys, cbp_ray.experiments.engines.lane_bit_flipping; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

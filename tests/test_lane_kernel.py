@@ -20,8 +20,9 @@ from online_reference import NaiveRun
 
 from cbp_ray.experiments import run_online
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.kernel_engine import KernelEngine, choices_of
-from cbp_ray.experiments.torch_engine import TorchEngine
+from cbp_ray.experiments.engines.kernel_settings import kernel_settings
+from cbp_ray.experiments.engines.lane_bit_flipping import LaneEngine
+from cbp_ray.experiments.engines.torch_bit_flipping import make_engine
 from cbp_ray.kernels.lanes import WIDTH
 from cbp_ray.kernels.learner import general_learner, specialised_learner
 from cbp_ray.kernels.learner_state import unit_parameters
@@ -59,7 +60,7 @@ def make_config(algorithm, optimizer="sgd", activation="tanh", examples=20_000, 
 
 def with_choices(config):
     """The general learner with the signature of a specialised one."""
-    learner, choices = general_learner(), choices_of(config)
+    learner, choices = general_learner(), kernel_settings(config)[0]
 
     def learn(state, scratch, bits, targets, draws, *rest):
         learner(state, scratch, bits, targets, draws, choices, *rest)
@@ -68,7 +69,7 @@ def with_choices(config):
 
 
 def compare_with_oracle(config, seed=5):
-    oracle, kernel = NaiveRun(config, seed), KernelEngine(config, [seed], with_choices(config))
+    oracle, kernel = NaiveRun(config, seed), LaneEngine(config, [seed], with_choices(config))
     for _ in range(config.bins):
         ref = oracle.advance(config.bin_size).mean()
         comp = kernel.advance(config.bin_size)
@@ -103,7 +104,7 @@ def test_kernel_equals_torch(algorithm, optimizer, activation):
     """Every metric in both bins; the second one's weights and errors depend on all that happened before."""
     settings = {"linear": {"name": "linear"}, "cbp": CBP | {"replacement_rate": 0.02}}
     config = make_config(settings.get(algorithm, algorithm), optimizer, activation, **TINY | {"flip_period": 60})
-    torch, kernel = TorchEngine(config, [5]), KernelEngine(config, [5], with_choices(config))
+    torch, kernel = make_engine(config, [5], "cpu"), LaneEngine(config, [5], with_choices(config))
     replaced = 0
     for examples in (150, 130):
         ref, comp = torch.advance(examples), kernel.advance(examples)
@@ -147,7 +148,7 @@ def test_several_replacements_in_one_step_equal_oracle():
 )
 def test_specialised_kernel_equals_general_one(algorithm, optimizer, activation):
     config = make_config(algorithm, optimizer, activation)
-    general, special = KernelEngine(config, range(3), with_choices(config)), KernelEngine(config, range(3))
+    general, special = LaneEngine(config, range(3), with_choices(config)), LaneEngine(config, range(3))
     for _ in range(config.bins):
         ref, comp = general.advance(config.bin_size), special.advance(config.bin_size)
         for name in ref:
@@ -192,7 +193,7 @@ def test_float32_stays_within_the_standard_error_of_float64(algorithm, optimizer
 
 def errors(config, seeds):
     """[seeds], bin by bin."""
-    engine = KernelEngine(config, seeds, with_choices(config))
+    engine = LaneEngine(config, seeds, with_choices(config))
     for _ in range(config.bins):
         yield engine.advance(config.bin_size)["error"]
 
@@ -253,7 +254,7 @@ def test_dead_network_is_not_slower():
     config = make_config(CBP | {"replacement_rate": 0}, "adam", "relu", dtype="float32", inputs=20)
 
     def warmed_up():
-        engine = KernelEngine(config, range(WIDTH))
+        engine = LaneEngine(config, range(WIDTH))
         engine.advance(100)
         return engine
 
@@ -275,7 +276,7 @@ def test_large_seeds_are_the_same_seeds_in_torch():
     algorithm = CBP | {"replacement_rate": 0.02, "utility": "random", "replacement": "bernoulli"}
     config = make_config(algorithm, **TINY | {"flip_period": 60})
     seeds = [2**63, 2**64 - 1]
-    ref, comp = TorchEngine(config, seeds).advance(200), KernelEngine(config, seeds, with_choices(config)).advance(200)
+    ref, comp = make_engine(config, seeds, "cpu").advance(200), LaneEngine(config, seeds, with_choices(config)).advance(200)
     assert ref["replacements"].min() > 3
     for name in ref:
         np.testing.assert_allclose(comp[name], ref[name], rtol=1e-9, err_msg=name)
@@ -289,7 +290,7 @@ def test_rate_zero_is_backprop_bit_for_bit():
 def test_the_general_learner_is_what_the_table_of_choices_says():
     """A choice that the kernel ignored would make the comparisons above compare nothing."""
     errors = {
-        (algorithm, optimizer, activation): KernelEngine(
+        (algorithm, optimizer, activation): LaneEngine(
             c := make_config(algorithm, optimizer, activation), [5], with_choices(c)
         ).advance(2_000)["error"][0]
         for algorithm, optimizer, activation in itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)
@@ -304,5 +305,5 @@ def test_kernel_refuses_deep_networks():
 
 
 def test_specialised_learners_are_made_once():
-    choices = choices_of(make_config("bp"))
+    choices = kernel_settings(make_config("bp"))[0]
     assert specialised_learner(choices) is specialised_learner(choices)

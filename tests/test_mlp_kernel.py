@@ -13,10 +13,10 @@ import pytest
 from cbp_ray_benchmarks import mnist as benchmark
 from mnist_help import NaiveMnistRun, general_engine, make_config, small_images
 
-from cbp_ray.experiments import iterate_online, load_checkpoint, mnist_engine, run_online, save_checkpoint
-from cbp_ray.experiments.engine import metrics_of
-from cbp_ray.experiments.mnist_engine import MnistKernelEngine
-from cbp_ray.experiments.torch_mnist import MnistRun
+from cbp_ray.experiments import iterate_online, load_checkpoint, run_online, save_checkpoint
+from cbp_ray.experiments.engines import mlp_permuted_mnist
+from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
+from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
 from cbp_ray.kernels.mlp import BLOCK, FAR, REFRESH
 from cbp_ray.kernels.mlp_replacement import SMALL
 from cbp_ray.kernels.mlp_state import State, matrix, of_level
@@ -116,7 +116,7 @@ def test_kernel_equals_torch(algorithm, optimizer):
     torch, kernel = MnistRun(config, 3, small_images()), general_engine(config, [3])
     for examples in (170, 130):
         ref, comp = torch.advance(examples), kernel.advance(examples)
-        assert list(comp) == list(metrics_of(config)) and set(ref) == set(comp)
+        assert list(comp) == list(config.metrics) and set(ref) == set(comp)
         for name in ref:
             # The small singular values come from the square of the matrix, which doubles their rounding errors.
             tolerance = 1e-5 if "rank" in name else 1e-9
@@ -175,7 +175,7 @@ def test_engines_agree_on_real_mnist(algorithm):
 )
 def test_specialised_kernel_equals_general_one(algorithm, optimizer, dtype):
     config = make_config(ALGORITHMS[algorithm], OPTIMIZERS[optimizer], dtype=dtype)
-    general, special = general_engine(config, [0, 1]), MnistKernelEngine(config, [0, 1], small_images())
+    general, special = general_engine(config, [0, 1]), MlpEngine(config, [0, 1], small_images())
     for _ in range(config.bins):
         ref, comp = general.advance(config.bin_size), special.advance(config.bin_size)
         for name in ref:
@@ -267,7 +267,7 @@ def test_real_mnist_runs_resume_from_files(tmp_path):
     save_checkpoint(tmp_path / "run.npz", next(half).checkpoint())
     rest = list(iterate_online(config, [7], state=load_checkpoint(tmp_path / "run.npz")))
     assert [point.index for point in rest] == [2, 3, 4]
-    for name in metrics_of(config):
+    for name in config.metrics:
         np.testing.assert_array_equal(rest[-1].metrics[name], whole[-1].metrics[name])
     assert set(whole[-1].checkpoint()) == set(rest[-1].checkpoint())
     assert f"state/0/{State._fields[0]}" in rest[-1].checkpoint()
@@ -297,7 +297,7 @@ def test_too_strong_weight_decay_is_refused():
 
 
 def test_the_benchmark_reports_both_engines_in_every_case(monkeypatch):
-    monkeypatch.setattr(mnist_engine, "MnistKernelEngine", functools.partial(general_engine, images=mnist_files.load("mnist")))
+    monkeypatch.setattr(mlp_permuted_mnist, "MlpEngine", functools.partial(general_engine, images=mnist_files.load("mnist")))
     monkeypatch.setattr(benchmark, "EXAMPLES", {8: (20, 5), 16: (20, 5)})
     monkeypatch.setattr(benchmark, "REPEATS", 2)
     result = benchmark.run()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cbp_ray.experiments.representation import describe
+from cbp_ray.experiments.hidden_outputs import describe
 
 
 def test_orthogonal_outputs_of_equal_size_have_full_rank():

@@ -7,9 +7,9 @@ import pytest
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import OnlineConfig, iterate_online, load_checkpoint, run_online, save_checkpoint
-from cbp_ray.experiments.engine import METRICS as ALL_METRICS
+from cbp_ray.problems import BitFlippingConfig
 
-METRICS = ALL_METRICS["bit_flipping"]
+METRICS = BitFlippingConfig.metrics
 CBP = {"name": "cbp", "replacement_rate": "1e-3", "maturity_threshold": 10}
 CONFIG = {
     "problem": {"flip_period": 300},

@@ -12,9 +12,9 @@ import rllib_ext
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import load_checkpoint, save_checkpoint
-from cbp_ray.experiments.config import ContinualBackprop, OnlineConfig
-from cbp_ray.experiments.engine import metrics_of
+from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.online import iterate_online
+from cbp_ray.methods import ContinualBackprop
 from cbp_ray.results import Store
 from cbp_ray.sweeps import load_sweep
 from rllib_ext.engine import algorithm_config
@@ -80,7 +80,7 @@ def test_a_split_run_equals_the_unbroken_run_bit_for_bit_and_so_does_one_beside_
     schedule = FrictionSchedule(seed=3, period=150)
     assert [point.examples for point in bins] == [250, 500, 750, 1000]
     for point in bins:
-        assert list(point.metrics) == list(metrics_of(OnlineConfig.make(config)))
+        assert list(point.metrics) == list(OnlineConfig.make(config).metrics)
         assert point.metrics["friction"] == [schedule.friction(point.examples - 1)]
     assert sum(point.metrics["replacements"][0] for point in bins) > 5
     assert sum(point.metrics["episodes"][0] for point in bins) > 0

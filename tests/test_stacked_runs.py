@@ -8,8 +8,8 @@ from mnist_help import make_config, small_images
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import run_online, run_stacked
+from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
 from cbp_ray.experiments.stacked import StackedRuns
-from cbp_ray.experiments.torch_mnist import MnistRun
 
 CBP = {"name": "cbp", "replacement_rate": 0.02, "maturity_threshold": 20}
 ALGORITHMS = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import OnlineConfig, iterate_online, run_online
-from cbp_ray.experiments.torch_engine import Run
+from cbp_ray.experiments.engines.torch_bit_flipping import BitFlippingRun
 from cbp_ray.results import Block, Store
 from cbp_ray.sweeps import trainable
 
@@ -27,7 +27,7 @@ def make(algorithm: dict[str, Any], optimizer: str = "sgd") -> OnlineConfig:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a["name"])
 def test_a_learner_has_nothing_left_on_the_cpu(algorithm: dict[str, Any], optimizer: str) -> None:
-    run = Run(make(algorithm, optimizer), seed=0, device="meta")
+    run = BitFlippingRun(make(algorithm, optimizer), seed=0, device="meta")
     x, y = torch.zeros(1, 20, device="meta"), torch.zeros(1, 1, device="meta")
     for _ in range(3):
         assert run.learn(x, y)[1].device.type == "meta"

@@ -22,7 +22,7 @@ class Curves:
     examples: NDArray[np.int64]
     """[bins]: examples seen at each bin's end."""
     metrics: dict[str, NDArray[np.float64]]
-    """Each [seeds, bins]; see `engine.METRICS`."""
+    """Each [seeds, bins]; see `OnlineConfig.metrics`."""
 
     def __getitem__(self, metric: str) -> NDArray[np.float64]:
         return self.metrics[metric]

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,19 +11,16 @@ from pydantic import ValidationError
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import Checkpoint
-from cbp_ray.experiments.config import OnlineConfig, PermutedMnistConfig
+from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
-from cbp_ray.experiments.engine import Engine, Metrics, check_complete, metrics_of
-from cbp_ray.problems.checks import SEEDS, whole_number
+from cbp_ray.experiments.engines import EngineName, make_engine
+from cbp_ray.experiments.engines.engine import Engine, Metrics, check_complete
+from cbp_ray.validation import SEEDS, whole_number
 
-EngineName = Literal["kernel", "torch", "rllib"]
 FORMAT = 1
 """Version of the checkpoints."""
 
 STATE = "state/"
-
-ENGINES: dict[str, Callable[[OnlineConfig, tuple[int, ...]], Engine]] = {}
-"""Engines from elsewhere: `import rllib_ext` puts `rllib` here."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Bin:
     examples: int
     """Seen so far by each run."""
     metrics: Metrics
-    """Each [seeds]; see `engine.METRICS`."""
+    """Each [seeds]; see `config.metrics`."""
     _checkpoint: Callable[[], Checkpoint]
 
     def checkpoint(self) -> Checkpoint:
@@ -72,7 +69,7 @@ def iterate_online(
       InputError: at the call, not at the first bin.
     """
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
-    runner = _make(engine, config, seeds, device)
+    runner = make_engine(config, engine, seeds, device)
     first = 0
     if state is not None:
         first = _resume(runner, state, config, seeds, engine)
@@ -146,7 +143,7 @@ def _collect(
     points: Iterable[Bin], config: OnlineConfig, seeds: tuple[int, ...], progress: Callable[[Bin], None] | None
 ) -> Curves:
     examples: list[int] = []
-    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in metrics_of(config)}
+    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in config.metrics}
     for point in points:
         examples.append(point.examples)
         for name, values in point.metrics.items():
@@ -169,45 +166,6 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     if not checked:
         raise InputError("seeds: must name at least one run, got none; use range(100), say")
     return checked
-
-
-def _make(engine: str, config: OnlineConfig, seeds: tuple[int, ...], device: str) -> Engine:
-    if engine in get_args(EngineName):
-        check_engine(config, engine)
-    if device != "cpu" and engine != "torch":
-        raise InputError(f"device: must be 'cpu' for engine {engine!r}, got {device!r}; use engine 'torch' on another")
-    # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
-    if engine == "kernel":
-        if isinstance(config.problem, PermutedMnistConfig):
-            from cbp_ray.experiments.mnist_engine import MnistKernelEngine
-
-            return MnistKernelEngine(config, seeds)
-        from cbp_ray.experiments.kernel_engine import KernelEngine
-
-        return KernelEngine(config, seeds)
-    if engine == "torch":
-        if isinstance(config.problem, PermutedMnistConfig) and (len(seeds) > 1 or device != "cpu"):
-            from cbp_ray.experiments.stacked import StackedRuns
-
-            return StackedRuns([config] * len(seeds), seeds, device=device)
-        from cbp_ray.experiments.torch_engine import TorchEngine
-
-        return TorchEngine(config, seeds, device)
-    if engine in ENGINES:
-        return ENGINES[engine](config, seeds)
-    hint = "import rllib_ext first" if engine == "rllib" else "use 'kernel'"
-    raise InputError(f"engine: must be 'kernel', 'torch' or 'rllib', got {engine!r}; {hint}")
-
-
-def check_engine(config: OnlineConfig, engine: str) -> None:
-    """Refuses an engine that has no such problem.
-
-    Raises:
-      InputError: that says which has.
-    """
-    if (engine == "rllib") != (config.problem.name == "slippery_ant"):
-        right = "'rllib'" if config.problem.name == "slippery_ant" else "'kernel' or 'torch'"
-        raise InputError(f"engine: must be {right} for {config.problem.name}, got {engine!r}; change it")
 
 
 def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin]:

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments import representation
-from cbp_ray.experiments.config import ContinualBackprop, OnlineConfig, PermutedMnistConfig
-from cbp_ray.experiments.engine import Arrays, Metrics, check_complete, layer_metrics, metrics_of
+from cbp_ray.experiments import hidden_outputs as representation
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.hidden_outputs import layer_metrics
 from cbp_ray.experiments.stacked_network import NORM_EPSILON, StackedNetworks, activate
 from cbp_ray.experiments.stacked_replacement import StackedReplacement
+from cbp_ray.methods import ContinualBackprop
+from cbp_ray.problems import PermutedMnistConfig
 from cbp_ray.problems.mnist_files import Images
 from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnist
 
@@ -124,7 +127,7 @@ class StackedRuns:
             "replacements": replaced.astype(np.float64),
             "nonfinite_utilities": nonfinite.astype(np.float64),
         }
-        return {name: metrics[name] for name in metrics_of(self.config)}
+        return {name: metrics[name] for name in self.config.metrics}
 
     def _counts(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
         """Per run: units replaced, and units passed over for a utility that was not finite."""

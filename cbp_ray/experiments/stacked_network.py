@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbp_ray.experiments.config import AdamConfig, Linear, OnlineConfig, OnlineNormalization
+from cbp_ray.experiments.config import AdamConfig, OnlineConfig
 from cbp_ray.experiments.initial_weights import initial_weights
+from cbp_ray.methods import Linear, OnlineNormalization
 
 NORM_EPSILON = 1e-5
 LEAKY_SLOPE = 0.01

@@ -14,9 +14,9 @@ from cbp_ray.algorithm import utility as tester
 from cbp_ray.algorithm.initialization import Distribution
 from cbp_ray.algorithm.replacement import count_bernoulli, new_units, random_utility, select
 from cbp_ray.algorithm.settings import PRESETS
-from cbp_ray.experiments.config import ContinualBackprop
 from cbp_ray.experiments.initial_weights import bound
 from cbp_ray.experiments.stacked_network import StackedNetworks, per_run
+from cbp_ray.methods import ContinualBackprop
 
 
 class StackedReplacement:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.experiments import Curves, OnlineConfig
-from cbp_ray.experiments.config import ContinualBackprop, Linear, OnlineNormalization, PermutedMnistConfig
 from cbp_ray.figures import statistics
 from cbp_ray.figures.statistics import Array
+from cbp_ray.methods.method import TOLD
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Case:
     @property
     def activation(self) -> str | None:
         """None for the linear tracker, which has no hidden units."""
-        return None if isinstance(self.config.algorithm, Linear) else self.config.network.activation
+        return self.config.network.activation if self.config.algorithm.hidden else None
 
     @property
     def optimizer(self) -> str:
@@ -45,13 +45,12 @@ class Case:
     @property
     def width(self) -> int | None:
         """Units of the first hidden layer; None for the linear tracker."""
-        return None if isinstance(self.config.algorithm, Linear) else self.config.network.hidden[0]
+        return self.config.hidden[0] if self.config.hidden else None
 
     @property
     def task_length(self) -> int | None:
         """Examples between two changes of the permutation; None unless Permuted MNIST."""
-        problem = self.config.problem
-        return problem.task_length if isinstance(problem, PermutedMnistConfig) else None
+        return self.config.problem.examples_per_task
 
     @property
     def examples(self) -> int:
@@ -61,17 +60,13 @@ class Case:
     @property
     def utility(self) -> str | None:
         """Which utility decides; None unless Continual Backprop."""
-        algorithm = self.config.algorithm
-        return algorithm.utility if isinstance(algorithm, ContinualBackprop) else None
+        return self.config.algorithm.told.get("utility")
 
     @property
     def parameter(self) -> float:
         """What the sensitivity figures sweep: replacement rate, weight decay, else the step size."""
-        algorithm = self.config.algorithm
-        for name in ("replacement_rate", "weight_decay"):
-            if not isinstance(algorithm, OnlineNormalization) and hasattr(algorithm, name):
-                return float(getattr(algorithm, name))
-        return self.step_size
+        method = self.config.algorithm
+        return self.step_size if method.swept is None else float(getattr(method, method.swept))
 
     @cached_property
     def error(self) -> Array:
@@ -120,11 +115,7 @@ class Case:
     @property
     def settings(self) -> dict[str, Any]:
         """What tells this case from others, for tables; None where it does not apply."""
-        algorithm = self.config.algorithm
-        names = ("replacement_rate", "weight_decay", "alpha_forward", "alpha_backward", "utility")
-        own = {name: getattr(algorithm, name, None) for name in names}
-        if isinstance(algorithm, ContinualBackprop | OnlineNormalization):
-            own["weight_decay"] = None
+        own = {**dict.fromkeys(TOLD), **self.config.algorithm.told}
         return {
             "algorithm": self.algorithm,
             "activation": self.activation,

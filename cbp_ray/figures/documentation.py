@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from cbp_ray.experiments.config import PermutedMnistConfig
 from cbp_ray.figures import provenance, report, tables
 from cbp_ray.figures.cases import Case
 from cbp_ray.figures.reproduce import Product, join
@@ -72,14 +71,14 @@ def _about(sweep: Sweep, storage: str | os.PathLike[str]) -> str:
 def _scale(sweep: Sweep) -> str:
     """What is smaller than in the paper, if something is: read off the runs themselves, so that it can't be forgotten."""
     configs = [configuration.config for configuration in sweep.configurations]
-    problems = [config.problem for config in configs]
-    if not all(isinstance(problem, PermutedMnistConfig) for problem in problems):
+    tasks = [config.problem.examples_per_task for config in configs]
+    if None in tasks:
         return ""
     facts = {
         "hidden layers of": {str(config.network.hidden[0]) for config in configs},
         "runs of": {f"{config.examples:,}" for config in configs},
         "bins of": {f"{config.bin_size:,}" for config in configs},
-        "a new permutation every": {f"{problem.task_length:,}" for problem in problems if problem.name == "permuted_mnist"},
+        "a new permutation every": {f"{length:,}" for length in tasks},
     }
     words = (f"{name} {', '.join(sorted(values, key=lambda v: (len(v), v)))}" for name, values in facts.items())
     return f"Drawn here: {'; '.join(words)} examples. "

@@ -1,19 +1,70 @@
 """Bit-Flipping (section 2 of the paper): a target network of threshold units, and inputs whose distribution keeps changing."""
 
 from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from cbp_ray.errors import InputError
-from cbp_ray.problems.checks import SEEDS, whole_number
+from cbp_ray.problems.problem import COUNTS, Problem
 from cbp_ray.randomness import Purpose, words
+from cbp_ray.validation import SEEDS, Count, CountFromZero, Rate, make, whole_number
 
 TABLE_BITS = 12
 """Up to this many i.i.d. bits, the targets between two flips come from a table of all their patterns."""
 
 EVALUATED_AT_ONCE = 1 << 14
 """Examples per call of the target network: bounds the memory of `take`."""
+
+
+class BitFlippingConfig(Problem):
+    """The settings of Bit-Flipping; the defaults are the paper's."""
+
+    label = "Bit-Flipping"
+    defaults: ClassVar[dict[str, Any]] = {
+        "network": {"hidden": (5,), "activation": "tanh"},
+        "examples": 1_000_000,
+        "bin_size": 20_000,
+    }
+    metrics: ClassVar[dict[str, str]] = {
+        "error": "mean of (y - ŷ)² over the bin, each prediction made before the update",
+        "input_weight_magnitude": "mean |w| of the input layer at the bin's end",
+        "output_weight_magnitude": "mean |w| of the output layer at the bin's end; not a number without hidden units",
+        "saturated": "fraction of (unit, example) with |h| > 0.9; not a number without hidden units",
+        "input_gradient": "mean |∂loss/∂w| over the first layer's weights and the examples of the bin",
+        "dead": "fraction of units that gave 0 on every example of the bin; not a number without hidden units",
+        **COUNTS,
+    }
+    hidden_metrics: ClassVar[tuple[str, ...]] = ("output_weight_magnitude", "saturated", "dead")
+    """The metrics that are not a number in a network without hidden units."""
+    performance = "error"
+    performance_label = "squared error"
+    outputs = 1
+
+    name: Literal["bit_flipping"] = "bit_flipping"
+    """Name of the problem in configs."""
+    inputs: Count = 20
+    """m, bits per example."""
+    flipping_bits: CountFromZero = 15
+    """f, how many of them change only every `flip_period` examples."""
+    flip_period: Count = 10_000
+    """T, examples between two flips."""
+    target_units: Count = 100
+    """Threshold units in the target network."""
+    beta: Rate = 0.7
+    """β of the threshold units."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.flipping_bits > self.inputs:
+            raise ValueError(f"flipping_bits must be at most inputs = {self.inputs}")
+        return self
+
+    def stream(self, seed: int) -> "BitFlipping":
+        """The problem of one seed."""
+        return BitFlipping(seed, self)
 
 
 class BitFlipping:
@@ -29,11 +80,8 @@ class BitFlipping:
 
     Args:
       seed: fixes the target network, the flips and the bits.
-      inputs: m.
-      flipping_bits: f.
-      flip_period: T, in examples.
-      target_units: threshold units in the target network.
-      beta: β.
+      settings: a `BitFlippingConfig`; without it, one is made of `changes`.
+      changes: settings that differ from the paper's, `flip_period=1000` say.
 
     Example:
       >>> inputs, targets = BitFlipping(seed=0).take(3, start=1_000_000)
@@ -44,25 +92,11 @@ class BitFlipping:
       Dohare, Sutton and Mahmood (2022), section 2; the threshold unit is that of Sutton and Whitehead (1994).
     """
 
-    def __init__(
-        self,
-        seed: int,
-        inputs: int = 20,
-        flipping_bits: int = 15,
-        flip_period: int = 10_000,
-        target_units: int = 100,
-        beta: float = 0.7,
-    ) -> None:
+    def __init__(self, seed: int, settings: BitFlippingConfig | None = None, **changes: Any) -> None:
         self.seed = whole_number("seed", seed, below=SEEDS)
-        self.inputs = whole_number("inputs", inputs, least=1)
-        self.flipping_bits = whole_number("flipping_bits", flipping_bits)
-        if flipping_bits > inputs:
-            raise InputError(f"flipping_bits: must lie in [0, inputs = {inputs}], got {flipping_bits}; use fewer")
-        self.flip_period = whole_number("flip_period", flip_period, least=1)
-        self.target_units = whole_number("target_units", target_units, least=1)
-        if isinstance(beta, bool) or not isinstance(beta, int | float | np.number) or not 0 <= beta <= 1:
-            raise InputError(f"beta: must be a number in [0, 1], got {beta!r}; 0.7 is the paper's")
-        self.beta = float(beta)
+        settings = settings or make(BitFlippingConfig, changes)
+        self.inputs, self.flipping_bits, self.flip_period = settings.inputs, settings.flipping_bits, settings.flip_period
+        self.target_units, self.beta = settings.target_units, settings.beta
 
     @cached_property
     def input_weights(self) -> NDArray[np.int32]:

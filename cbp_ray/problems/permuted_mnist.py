@@ -1,16 +1,65 @@
 """Online Permuted MNIST (section 2 of the paper): images in random order, and every so often a new permutation of pixels."""
 
+from typing import Any, ClassVar, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
-from cbp_ray.problems.checks import SEEDS, whole_number
 from cbp_ray.problems.mnist_files import Images, load
+from cbp_ray.problems.problem import COUNTS, Problem
 from cbp_ray.randomness import Purpose, words
+from cbp_ray.validation import SEEDS, Count, whole_number
 
-CLASSES = 10
 WHITE = 255
 """The value of a pixel that stands for 1.0."""
+IMAGES = 60_000
+"""Training images in the data set."""
+
+
+class PermutedMnistConfig(Problem):
+    """The settings of online Permuted MNIST; the defaults are the paper's."""
+
+    label = "Permuted MNIST"
+    defaults: ClassVar[dict[str, Any]] = {
+        "network": {"hidden": (2000, 2000, 2000), "activation": "relu"},
+        "examples": 800 * IMAGES,
+        "bin_size": IMAGES,
+    }
+    metrics: ClassVar[dict[str, str]] = {
+        "accuracy": "fraction of the bin's examples classified rightly, each before the update",
+        "loss": "mean cross-entropy over the bin, each before the update",
+        "weight_magnitude_{layer}": "mean |w| into each hidden layer, 1 the first, at the bin's end",
+        "output_weight_magnitude": "mean |w| of the output layer at the bin's end",
+        "dead_{layer}": "fraction of a hidden layer's units that give 0 on all of 2000 held examples, at the bin's end",
+        "stable_rank_{layer}": "stable rank of a hidden layer's outputs on these examples",
+        "effective_rank_{layer}": "effective rank of a hidden layer's outputs on these examples",
+        **COUNTS,
+    }
+    performance = "accuracy"
+    performance_label = "accuracy (%)"
+    inputs: ClassVar[int] = 784  # type: ignore[misc]
+    """Pixels per image."""
+    outputs = 10
+
+    name: Literal["permuted_mnist"] = "permuted_mnist"
+    """Name of the problem in configs."""
+    dataset: Literal["mnist"] = "mnist"
+    """Which images."""
+    task_length: Count = IMAGES
+    """Examples between two changes of the permutation; the data set has 60,000."""
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return (self.dataset,)
+
+    @property
+    def examples_per_task(self) -> int:
+        return self.task_length
+
+    def stream(self, seed: int, images: Images | None = None) -> "PermutedMnist":
+        """The problem of one seed; `images` may stand in for the data set."""
+        return PermutedMnist(seed, images or self.dataset, self.task_length)
 
 
 class PermutedMnist:
@@ -22,7 +71,7 @@ class PermutedMnist:
 
     Args:
       seed: fixes permutations and orders.
-      dataset: `mnist` or `fashion-mnist`, or the images themselves.
+      dataset: `mnist`, or the images themselves.
       task_length: examples between two changes of the permutation.
 
     Example:
@@ -35,7 +84,7 @@ class PermutedMnist:
       Dohare, Sutton and Mahmood (2022), section 2; Zenke, Poole and Ganguli (2017) for the ten-task original.
     """
 
-    def __init__(self, seed: int, dataset: str | Images = "mnist", task_length: int = 60_000) -> None:
+    def __init__(self, seed: int, dataset: str | Images = "mnist", task_length: int = IMAGES) -> None:
         self.seed = whole_number("seed", seed, below=SEEDS)
         self.task_length = whole_number("task_length", task_length, least=1)
         self.data = load(dataset) if isinstance(dataset, str) else dataset

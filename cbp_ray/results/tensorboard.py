@@ -20,8 +20,9 @@ from tensorboard.plugins.custom_scalar import metadata as custom_scalar
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2, summary_v2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from cbp_ray.experiments.config import DEFAULT_PROBLEM, OnlineConfig
+from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
+from cbp_ray.problems import DEFAULT_PROBLEM
 from cbp_ray.results.aggregates import mean_interval
 from cbp_ray.results.keys import KEY_LENGTH, BlockName, config_key, encode_seeds
 from cbp_ray.results.store import Store

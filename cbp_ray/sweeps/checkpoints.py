@@ -8,7 +8,7 @@ import numpy as np
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from cbp_ray.experiments.engine import Metrics
+from cbp_ray.experiments.engines.engine import Metrics
 from cbp_ray.results.keys import BlockName
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Block, Store, block_names

@@ -1,8 +1,10 @@
 """How long a run takes and how much memory it needs, roughly. Used to size blocks and to answer `--dry-run`."""
 
 import math
+from itertools import pairwise
 
-from cbp_ray.experiments.config import OnlineConfig, PermutedMnistConfig
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.problems import PermutedMnistConfig
 
 LANES = 32
 """Runs that the lane kernel advances together; the engine fills up the last block, so a single run costs as much as these."""
@@ -49,10 +51,7 @@ PROCESS_BYTES = 250e6
 
 def weights(config: OnlineConfig) -> int:
     """Number of weights of the learner, without biases."""
-    sizes = [config.problem.inputs, *config.network.hidden]
-    if config.algorithm.name == "linear":
-        sizes = sizes[:1]
-    return sum(a * b for a, b in zip(sizes, [*sizes[1:], config.problem.outputs], strict=True))
+    return sum(a * b for a, b in pairwise(config.sizes))
 
 
 def lanes(config: OnlineConfig, engine: str) -> int:

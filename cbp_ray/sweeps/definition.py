@@ -12,11 +12,13 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import Count, CountFromZero, NotNegative, OnlineConfig, Positive
-from cbp_ray.experiments.online import EngineName, check_engine, check_seeds, iterate_online
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines import EngineName, row_of
+from cbp_ray.experiments.online import check_seeds
 from cbp_ray.results.keys import config_key
 from cbp_ray.sweeps.document import Document, apply_overrides, merge, read
 from cbp_ray.sweeps.grid import expand
+from cbp_ray.validation import Count, CountFromZero, NotNegative, Positive
 
 SWEEP_KEYS = ("sweep", "seeds", "engine", "base", "groups", "resources", "scales", "tune")
 SCALES = ("paper", "laptop", "smoke")
@@ -201,7 +203,7 @@ def make_sweep(document: Document, source: str = "sweep") -> Sweep:
     tune = _model(TuneSettings, document["tune"], "tune") if document.get("tune") is not None else None
     resources = _model(Resources, document.get("resources") or {}, "resources")
     configurations = _configurations(document, engine)
-    check_engines(configurations, engine, seeds)
+    check_engines(configurations, engine)
     return Sweep(name, seeds, engine, configurations, resources, tune, source, document)
 
 
@@ -260,20 +262,15 @@ def _suggest(word: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
-def check_engines(configurations: tuple[Configuration, ...], engine: EngineName, seeds: tuple[int, ...]) -> None:
-    """Lets the engine itself refuse a network. Asked only about unusual ones: asking imports the engine."""
-    asked = set()
+def check_engines(configurations: tuple[Configuration, ...], engine: EngineName) -> None:
+    """Lets the engine refuse what it can't run.
+
+    Raises:
+      InputError: one line that names the group.
+    """
     for configuration in configurations:
-        config = configuration.config
-        check_engine(config, engine)
-        unusual = (config.problem.name, config.algorithm.name, config.network)
-        # The MLP kernel of Permuted MNIST takes any network, and asking would fetch the data.
-        any_network = engine != "kernel" or config.problem.name == "permuted_mnist"
-        if any_network or len(config.network.hidden) == 1 or unusual in asked:
-            continue
-        asked.add(unusual)
         try:
-            iterate_online(config, seeds[:1], engine)
+            row_of(configuration.config, engine)
         except InputError as error:
             raise InputError(f"groups.{configuration.group}.{error}") from None
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.validation import ByName
 
 
 def expand(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -40,7 +41,11 @@ def _expand_value(value: Any, annotations: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _annotations(models: tuple[type[BaseModel], ...], name: str) -> tuple[Any, ...]:
-    return tuple(m.model_fields[name].annotation for m in models if name in m.model_fields)
+    found: list[Any] = []
+    for field in (model.model_fields[name] for model in models if name in model.model_fields):
+        tables = [mark.table() for mark in field.metadata if isinstance(mark, ByName)]
+        found += [*(model for table in tables for model in table.values()), field.annotation]
+    return tuple(found)
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import PermutedMnistConfig
 from cbp_ray.problems import mnist_files
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.store import Store
@@ -131,8 +130,7 @@ def _bring_data(sweep: Sweep) -> list[str]:
     Returns:
       What is new.
     """
-    problems = (configuration.config.problem for configuration in sweep.configurations)
-    wanted = sorted({problem.dataset for problem in problems if isinstance(problem, PermutedMnistConfig)})
+    wanted = sorted({name for configuration in sweep.configurations for name in configuration.config.problem.datasets})
     fetched = ((dataset, *mnist_files.fetch(dataset)) for dataset in wanted)
     return [f"{dataset} fetched from {source} to {folder}" for dataset, folder, source in fetched if source]
 

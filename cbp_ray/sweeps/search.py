@@ -12,7 +12,6 @@ from ray.tune.search import ConcurrencyLimiter, Searcher, create_searcher
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engine import metrics_of
 from cbp_ray.results.keys import BlockName
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps.definition import Configuration, Sweep, TuneSettings, check_engines
@@ -40,7 +39,7 @@ def check_search(sweep: Sweep) -> None:
     if len(sweep.configurations) == 0:
         raise InputError("groups: must have a configuration to search from, got none; add one")
     for configuration in sweep.configurations:
-        known = metrics_of(configuration.config)
+        known = configuration.config.metrics
         if settings.metric not in known:
             first = next(iter(known))
             raise InputError(f"tune.metric: must be one of {', '.join(sorted(known))}, got {settings.metric!r}; use {first}")
@@ -51,7 +50,7 @@ def check_search(sweep: Sweep) -> None:
             found = [with_settings(configuration.config, point) for point in _corners(settings)]
         except InputError as error:
             raise InputError(f"tune.space for groups.{configuration.group}: {error}") from None
-        check_engines(tuple(Configuration(configuration.group, config) for config in found), sweep.engine, sweep.seeds)
+        check_engines(tuple(Configuration(configuration.group, config) for config in found), sweep.engine)
     if settings.search != "random":
         _searcher(settings)
 

@@ -19,10 +19,11 @@ import ray
 from ray import tune
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import OnlineConfig, PermutedMnistConfig
+from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
-from cbp_ray.experiments.engine import Metrics
+from cbp_ray.experiments.engines.engine import Metrics
 from cbp_ray.experiments.online import Bin, iterate_online
+from cbp_ray.methods import VARIABLE, know_methods
 from cbp_ray.results.keys import decode_seeds, encode_seeds
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import checkpoints
@@ -49,6 +50,7 @@ def pack(store: Store, block: Block, **extra: Any) -> str:
             "config": block.config.model_dump(mode="json"),
             "engine": block.engine,
             "seeds": encode_seeds(block.seeds),
+            "methods": os.environ.get(VARIABLE, ""),
             **extra,
         }
     )
@@ -57,6 +59,7 @@ def pack(store: Store, block: Block, **extra: Any) -> str:
 def unpack(text: str) -> tuple[Store, Block, dict[str, Any]]:
     """The inverse of `pack`."""
     spec = json.loads(text)
+    know_methods(filter(None, spec.pop("methods").split(",")))
     block = Block(OnlineConfig.make(spec.pop("config")), spec.pop("engine"), decode_seeds(spec.pop("seeds")))
     return Store(spec.pop("storage"), spec.pop("sweep")), block, spec
 
@@ -106,8 +109,6 @@ class Work:
         if self.stop is None and not self.already:
             if block.engine == "kernel":
                 compile_once(block.config)
-            elif block.engine == "rllib":
-                import rllib_ext  # noqa: F401  (brings the engine)
             self.bins = self._iterate()
         self.resumed_examples = self.saved_examples = self.examples[-1] if self.examples else 0
 
@@ -166,10 +167,10 @@ class Work:
 
     def _task_ended(self, now: float) -> bool:
         """Whether there is a task that a checkpoint would save."""
-        problem = self.block.config.problem
-        if not isinstance(problem, PermutedMnistConfig) or now - self.saved < TASK_CHECKPOINT_SECONDS:
+        length = self.block.config.problem.examples_per_task
+        if length is None or now - self.saved < TASK_CHECKPOINT_SECONDS:
             return False
-        return self.examples[-1] // problem.task_length > self.saved_examples // problem.task_length
+        return self.examples[-1] // length > self.saved_examples // length
 
     def _save(self) -> None:
         if self.last is not None:
@@ -265,7 +266,7 @@ def compile_once(config: OnlineConfig) -> None:
     with open(directory / "compile.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         smallest: dict[str, Any] = {"examples": 1, "bin_size": 1}
-        if isinstance(config.problem, PermutedMnistConfig):
+        if config.problem.name == "permuted_mnist":
             # The kernel is the same for any network, and large ones take long to make.
             smallest["network"] = config.network.model_copy(update={"hidden": (1,)})
         for _ in iterate_online(config.model_copy(update=smallest), (0,), "kernel"):

@@ -1,4 +1,4 @@
-"""One learner in torch: network, optimizer and generate-and-test of `cbp_ray.algorithm`, whatever it learns."""
+"""One learner in torch: a network, an optimizer, and what the method does after every step."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbp_ray.algorithm import Adam, GenerateAndTest, OnlineNorm, initialize
-from cbp_ray.experiments.config import AdamConfig, ContinualBackprop, Linear, OnlineConfig, OnlineNormalization
+from cbp_ray.algorithm import initialize
+from cbp_ray.experiments.config import OnlineConfig
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -22,15 +22,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 def build_network(config: OnlineConfig, seed: int, inputs: int) -> nn.Sequential:
     """The learner of one run, at its initial weights."""
-    algorithm, dtype = config.algorithm, getattr(torch, config.dtype)
-    sizes = [inputs, *(() if isinstance(algorithm, Linear) else config.network.hidden)]
-    modules: list[nn.Module] = []
-    for fan_in, units in pairwise(sizes):
+    sizes, modules = [inputs, *config.sizes[1:]], list[nn.Module]()
+    for fan_in, units in pairwise(sizes[:-1]):
         modules.append(nn.Linear(fan_in, units))
-        if isinstance(algorithm, OnlineNormalization):
-            modules.append(OnlineNorm(units, algorithm.alpha_forward, algorithm.alpha_backward))
+        norm = config.algorithm.norm(units)
+        if norm is not None:
+            modules.append(norm)
         modules.append(ACTIVATIONS[config.network.activation]())
-    model = nn.Sequential(*modules, nn.Linear(sizes[-1], config.problem.outputs)).to(dtype)
+    model = nn.Sequential(*modules, nn.Linear(sizes[-2], sizes[-1])).to(getattr(torch, config.dtype))
     initialize(model, "kaiming", activation=config.network.activation, seed=seed)
     return model
 
@@ -39,10 +38,10 @@ class Learner:
     """One network that learns example by example.
 
     Args:
-      config: of the experiment.
-      seed: of initial weights and new units.
-      inputs: of the network.
-      loss: of outputs [1, outputs] and targets.
+      config: settings of the experiment.
+      seed: seed of the initial weights and of the method.
+      inputs: number of inputs of the network.
+      loss: function of outputs [1, outputs] and targets.
       device: where it learns.
     """
 
@@ -53,55 +52,38 @@ class Learner:
         self.dtype, self.device = getattr(torch, config.dtype), torch.device(device)
         # Drawn on the CPU and then moved: the initial weights are the same on every device.
         self.model = build_network(config, seed, inputs).to(self.device)
-        algorithm, optimizer = config.algorithm, config.optimizer
-        weight_decay = float(getattr(algorithm, "weight_decay", 0.0))
-        self.optimizer: torch.optim.Optimizer
-        if isinstance(optimizer, AdamConfig):
-            self.optimizer = Adam(
-                self.model.parameters(), optimizer.step_size, optimizer.betas, optimizer.epsilon, weight_decay
-            )
-        else:
-            self.optimizer = torch.optim.SGD(self.model.parameters(), optimizer.step_size, weight_decay=weight_decay)
-        self.gnt: GenerateAndTest | None = None
-        if isinstance(algorithm, ContinualBackprop):
-            self.gnt = GenerateAndTest(
-                self.model,
-                self.optimizer,
-                algorithm.replacement_rate,
-                algorithm.maturity_threshold,
-                algorithm.decay_rate,
-                algorithm.utility,
-                algorithm.preset,
-                seed,
-                replacement=algorithm.replacement,
-            )
+        self.optimizer = config.optimizer.make(self.model.parameters(), config.algorithm.decay)
+        self.after_step = config.algorithm.after_step(self.model, self.optimizer, seed)
         self.activations = [m for m in self.model if isinstance(m, tuple(ACTIVATIONS.values()))]
         self.layers = [m for m in self.model if isinstance(m, nn.Linear)]
         self.examples = 0
 
     def learn(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """One example: predict, update, generate and test. Returns prediction and loss, both from before the update."""
+        """Learns from one example: predicts, updates, and lets the method act.
+
+        Returns:
+          Prediction and loss, both from before the update.
+        """
         self.optimizer.zero_grad()
         prediction = self.model(x)
         loss = self.loss(prediction, y)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        if self.gnt is not None:
-            self.gnt.step()
+        if self.after_step is not None:
+            self.after_step.step()
         return prediction.detach(), loss.detach()
 
     def replacements(self) -> tuple[int, int]:
         """Units replaced, and units passed over for a utility that was not finite, since the beginning."""
-        if self.gnt is None:
-            return 0, 0
-        return sum(self.gnt.replaced.values()), sum(self.gnt.nonfinite.values())
+        replaced, nonfinite = (getattr(self.after_step, name, {}) for name in ("replaced", "nonfinite"))
+        return sum(replaced.values()), sum(nonfinite.values())
 
     def state(self) -> dict[str, Any]:
-        """The three state dicts."""
+        """The states of network, optimizer and method."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict()["state"],
-            "gnt": self.gnt.state_dict() if self.gnt else {},
+            "method": {} if self.after_step is None else self.after_step.state_dict(),
         }
 
     def load_state(self, state: Mapping[str, Any], examples: int) -> None:
@@ -109,6 +91,6 @@ class Learner:
         self.model.load_state_dict(state["model"])
         # The groups hold settings only, which the config has given already.
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]})
-        if self.gnt is not None:
-            self.gnt.load_state_dict(state["gnt"])
+        if self.after_step is not None:
+            self.after_step.load_state_dict(state["method"])
         self.examples = examples

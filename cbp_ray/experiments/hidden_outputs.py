@@ -1,7 +1,7 @@
 """What a hidden layer's outputs on held examples say about it: dead units, stable rank, effective rank."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 
 class Representation(NamedTuple):
-    """Of one layer."""
+    """What one layer's outputs say about it."""
 
     dead: float
     """Fraction of units whose output is 0 on every held example."""
@@ -36,7 +36,7 @@ class Representation(NamedTuple):
 
 
 def describe(outputs: NDArray[Any]) -> Representation:
-    """Of outputs [examples, units]. A layer of dead units has rank 0; one that is not finite, not-a-number."""
+    """Describes outputs [examples, units]. A layer of dead units has rank 0; one that is not finite, not-a-number."""
     h = outputs.astype(np.float64)
     dead = float((h == 0).all(axis=0).mean())
     if not np.isfinite(h).all():
@@ -50,6 +50,20 @@ def describe(outputs: NDArray[Any]) -> Representation:
     squares = squares[squares > RANK_TOLERANCE * largest] / largest
     share = np.sqrt(squares) / np.sqrt(squares).sum()
     return Representation(dead, float(squares.sum()), float(np.exp(-(share * np.log(share)).sum())))
+
+
+def layer_metrics(magnitudes: Sequence[float], layers: Sequence[Representation]) -> dict[str, float]:
+    """The metrics of one run of Permuted MNIST that are about its state at a bin's end.
+
+    Args:
+      magnitudes: mean |w| of every layer, the output layer last.
+      layers: what the outputs of the hidden layers say.
+    """
+    found = {f"weight_magnitude_{number}": magnitude for number, magnitude in enumerate(magnitudes[:-1], 1)}
+    found["output_weight_magnitude"] = magnitudes[-1]
+    for field in Representation._fields:
+        found |= {f"{field}_{number}": getattr(layer, field) for number, layer in enumerate(layers, 1)}
+    return found
 
 
 def matrix_product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:

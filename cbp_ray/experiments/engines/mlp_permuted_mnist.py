@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cbp_ray.errors import InputError
-from cbp_ray.experiments import representation
-from cbp_ray.experiments.config import SGD, Linear, OnlineConfig, PermutedMnistConfig
-from cbp_ray.experiments.engine import Arrays, Metrics, check_complete, layer_metrics, metrics_of
+from cbp_ray.experiments import hidden_outputs
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.experiments.initial_weights import bound, initial_weights
-from cbp_ray.experiments.kernel_engine import choices_of, numbers_of
 from cbp_ray.kernels.mlp import specialised_classifier
 from cbp_ray.kernels.mlp_state import (
     State,
@@ -27,19 +26,16 @@ from cbp_ray.kernels.mlp_state import (
     of_level,
 )
 from cbp_ray.problems.mnist_files import Images, load
-from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnist
-
-LARGEST_DECAY = 0.9
-"""Of αλ: the kernel divides by a product of 1 - αλ."""
+from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnistConfig
 
 EXAMPLES_AT_ONCE = 4096
-"""Per call of the kernel, which Ctrl-C can't interrupt: seconds at width 2000."""
+"""Examples per call of the kernel, which Ctrl-C can't interrupt: a call takes seconds at width 2000."""
 
 Classifier = Callable[..., None]
 
 
-class MnistKernelEngine:
-    """Any number of runs.
+class MlpEngine:
+    """Any number of Permuted MNIST runs, one after the other.
 
     Args:
       config: of the experiment.
@@ -56,22 +52,16 @@ class MnistKernelEngine:
         classifier: Classifier | None = None,
     ) -> None:
         assert isinstance(config.problem, PermutedMnistConfig)
-        decay = config.optimizer.step_size * float(getattr(config.algorithm, "weight_decay", 0.0))
-        if isinstance(config.optimizer, SGD) and decay > LARGEST_DECAY:
-            raise InputError(
-                f"algorithm.weight_decay: times optimizer.step_size, must be at most {LARGEST_DECAY} for the kernel, "
-                f"got {decay}; use less, or engine='torch'"
-            )
         stream = _stream(config.problem.dataset) if images is None else make_stream(images.images, images.labels)
         images = load(config.problem.dataset) if images is None else images
-        classifier = classifier or specialised_classifier(choices_of(config))
+        classifier = classifier or specialised_classifier(kernel_settings(config)[0])
         self._config = config
-        held = (images.held_images[: representation.HELD_EXAMPLES] / WHITE).astype(config.dtype)
-        self.runs = [MnistKernelRun(config, seed, images, stream, held, classifier) for seed in seeds]
+        held = (images.held_images[: hidden_outputs.HELD_EXAMPLES] / WHITE).astype(config.dtype)
+        self.runs = [MlpRun(config, seed, images, stream, held, classifier) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
         bins = [run.advance(examples) for run in self.runs]
-        return {name: np.array([b[name] for b in bins]) for name in metrics_of(self._config)}
+        return {name: np.array([b[name] for b in bins]) for name in self._config.metrics}
 
     def state(self) -> Arrays:
         arrays = ((f"{k}/{name}", getattr(run.state, name)) for k, run in enumerate(self.runs) for name in State._fields)
@@ -91,7 +81,7 @@ def _stream(dataset: str) -> Stream:
     return make_stream(data.images, data.labels)
 
 
-class MnistKernelRun:
+class MlpRun:
     """One network and its problem."""
 
     def __init__(
@@ -104,16 +94,16 @@ class MnistKernelRun:
         classifier: Classifier,
     ) -> None:
         assert isinstance(config.problem, PermutedMnistConfig)
-        self.problem = PermutedMnist(seed, images, config.problem.task_length)
-        self.config, self.choices, self.numbers = config, choices_of(config), numbers_of(config)
+        self.problem = config.problem.stream(seed, images)
+        self.config = config
+        self.choices, self.numbers = kernel_settings(config)
         self.dtype, self.stream, self.held, self.classifier = np.dtype(config.dtype), stream, held, classifier
-        hidden = () if isinstance(config.algorithm, Linear) else config.network.hidden
-        sizes = [self.problem.inputs, *hidden, config.problem.outputs]
+        # Images that stand in for the data set may have another size.
+        sizes, kinds = [self.problem.inputs, *config.sizes[1:]], config.kinds
         self.layout = make_layout(sizes)
         self.state = new_state(self.layout, self.dtype, seed, adam=self.choices.adam)
         self.scratch = new_scratch(self.layout, self.dtype)
         self.layers = len(sizes) - 1
-        kinds = [config.network.activation] * len(hidden) + ["linear"]
         for layer, (fan_in, units) in enumerate(pairwise(sizes)):
             matrix(self.state.weights, self.layout, layer)[...] = initial_weights(seed, layer, units, fan_in, kinds[layer]).T
         self.bounds = np.array([bound(fan_in, kind) for fan_in, kind in zip(sizes, kinds, strict=False)])
@@ -155,12 +145,12 @@ class MnistKernelRun:
         return {
             "accuracy": totals[Total.RIGHT] / examples,
             "loss": totals[Total.LOSS] / examples,
-            **layer_metrics([float(np.abs(w).mean(dtype=np.float64)) for w in weights], self._describe(weights)),
+            **hidden_outputs.layer_metrics([float(np.abs(w).mean(dtype=np.float64)) for w in weights], self._describe(weights)),
             "replacements": float(totals[Total.REPLACED]),
             "nonfinite_utilities": float(totals[Total.NONFINITE]),
         }
 
-    def _describe(self, weights: list[NDArray[Any]]) -> list[representation.Representation]:
+    def _describe(self, weights: list[NDArray[Any]]) -> list[hidden_outputs.Representation]:
         """The hidden layers on held examples of the latest task."""
         task = (self.examples - 1) // self.problem.task_length
         # Permuted weights instead of permuted images: fewer numbers to move.
@@ -177,10 +167,10 @@ class MnistKernelRun:
                     self.state.shift,
                 )
             )
-            x = representation.matrix_product(x, weights[level - 1]) + bias
+            x = hidden_outputs.matrix_product(x, weights[level - 1]) + bias
             if self.choices.normalized:
                 mean, variance, gain, shift = norm
                 x = (x - mean) / np.sqrt(variance + self.dtype.type(self.numbers.norm_epsilon)) * gain + shift
-            x = representation.ACTIVATIONS[self.config.network.activation](x)
-            found.append(representation.describe(x))
+            x = hidden_outputs.ACTIVATIONS[self.config.network.activation](x)
+            found.append(hidden_outputs.describe(x))
         return found

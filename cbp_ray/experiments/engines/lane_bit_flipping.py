@@ -1,4 +1,4 @@
-"""`engine="kernel"`: blocks of runs through the lane kernel, one block after the other on the calling thread."""
+"""`engine="kernel"` for Bit-Flipping: blocks of runs through the lane kernel, one after the other on the calling thread."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,33 +6,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import (
-    AdamConfig,
-    BitFlippingConfig,
-    ContinualBackprop,
-    Linear,
-    OnlineConfig,
-    OnlineNormalization,
-)
-from cbp_ray.experiments.engine import HIDDEN_METRICS, Arrays, Metrics, check_complete
-from cbp_ray.experiments.initial_weights import bound, initial_weights
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.engines.kernel_settings import kernel_settings
+from cbp_ray.experiments.initial_weights import initial_weights
 from cbp_ray.kernels import bit_stream
-from cbp_ray.kernels.activations import Activation
 from cbp_ray.kernels.lanes import WIDTH, aligned_empty, aligned_zeros
 from cbp_ray.kernels.learner import specialised_learner
 from cbp_ray.kernels.learner_state import (
-    Choices,
-    Numbers,
     Shape,
     State,
     Total,
-    Utility,
     new_scratch,
     new_state,
     unit_parameters,
 )
-from cbp_ray.problems.bit_flipping import TABLE_BITS, BitFlipping
+from cbp_ray.problems.bit_flipping import TABLE_BITS, BitFlippingConfig
 
 CHUNK = 2048
 """Most examples per kernel call: their bits and targets stay in the second-level cache."""
@@ -41,73 +30,18 @@ EPOCHS_AHEAD = 256
 """Epochs whose flipping bits are made at a time."""
 
 BITS_PER_PHILOX_BLOCK = 256
-NORM_EPSILON = 1e-5
 
 Learner = Callable[..., None]
 
 
-def choices_of(config: OnlineConfig) -> Choices:
-    """What the kernel is compiled for."""
-    algorithm = config.algorithm
-    cbp = algorithm if isinstance(algorithm, ContinualBackprop) else None
-    paper = cbp is None or cbp.preset == "paper"
-    linear = isinstance(algorithm, Linear)
-    return Choices(
-        activation=int(Activation.LINEAR if linear else Activation[config.network.activation.upper()]),
-        adam=isinstance(config.optimizer, AdamConfig),
-        decays=getattr(algorithm, "weight_decay", 0.0) > 0,
-        normalized=isinstance(algorithm, OnlineNormalization),
-        hidden=not linear,
-        replaces=cbp is not None,
-        utility=int(Utility[cbp.utility.upper()]) if cbp and cbp.utility else int(Utility.OVERALL),
-        lagged=paper,
-        mean_magnitudes=not paper,
-        rate_of_eligible=not paper,
-        transfers_bias=not paper,
-        bernoulli=cbp is not None and cbp.replacement == "bernoulli",
-    )
-
-
-def numbers_of(config: OnlineConfig) -> Numbers:
-    """What the kernel is told at run time."""
-    algorithm, optimizer = config.algorithm, config.optimizer
-    adam = optimizer if isinstance(optimizer, AdamConfig) else None
-    norm = algorithm if isinstance(algorithm, OnlineNormalization) else None
-    cbp = algorithm if isinstance(algorithm, ContinualBackprop) else None
-    return Numbers(
-        step_size=optimizer.step_size,
-        weight_decay=float(getattr(algorithm, "weight_decay", 0.0)),
-        beta_1=adam.betas[0] if adam else 0.0,
-        beta_2=adam.betas[1] if adam else 0.0,
-        epsilon=adam.epsilon if adam else 0.0,
-        alpha_forward=norm.alpha_forward if norm else 0.0,
-        alpha_backward=norm.alpha_backward if norm else 0.0,
-        norm_epsilon=NORM_EPSILON,
-        replacement_rate=cbp.replacement_rate if cbp else 0.0,
-        maturity_threshold=float(cbp.maturity_threshold) if cbp else 0.0,
-        decay_rate=cbp.decay_rate if cbp else 0.0,
-        bound=bound(config.problem.inputs, config.network.activation),
-    )
-
-
-def shape_of(config: OnlineConfig) -> Shape:
-    """Sizes of the network; the linear tracker is a single unit."""
-    if isinstance(config.algorithm, Linear):
-        return Shape(1, config.problem.inputs)
-    hidden = config.network.hidden
-    if len(hidden) != 1:
-        raise InputError(f"network.hidden: the kernel takes one hidden layer, got {list(hidden)}; use engine='torch'")
-    return Shape(hidden[0], config.problem.inputs)
-
-
-class KernelEngine:
-    """Any number of runs, in blocks of `WIDTH`; the last block is filled up with copies of its last run."""
+class LaneEngine:
+    """Any number of Bit-Flipping runs, in blocks of `WIDTH`; the last block is filled up with copies of its last run."""
 
     def __init__(self, config: OnlineConfig, seeds: Sequence[int], learner: Learner | None = None) -> None:
-        learner = learner or specialised_learner(choices_of(config))
+        learner = learner or specialised_learner(kernel_settings(config)[0])
         self.runs = len(seeds)
         padded = [*seeds, *[seeds[-1]] * (-len(seeds) % WIDTH)]
-        self._blocks = [Block(config, padded[k : k + WIDTH], learner) for k in range(0, len(padded), WIDTH)]
+        self._blocks = [LaneBlock(config, padded[k : k + WIDTH], learner) for k in range(0, len(padded), WIDTH)]
 
     def advance(self, examples: int) -> Metrics:
         parts = [block.advance(examples) for block in self._blocks]
@@ -130,11 +64,13 @@ class KernelEngine:
             block.examples = examples
 
 
-class Block:
-    """`WIDTH` runs: their problem, their state, and the kernel."""
+class LaneBlock:
+    """The `WIDTH` runs of one block: their problem, their state, and the kernel."""
 
     def __init__(self, config: OnlineConfig, seeds: Sequence[int], learner: Learner) -> None:
-        self.shape, self.choices, self.numbers = shape_of(config), choices_of(config), numbers_of(config)
+        self.choices, self.numbers = kernel_settings(config)
+        # The linear tracker is a single unit, whose output is the prediction.
+        self.shape = Shape(config.sizes[1], config.problem.inputs)
         self.dtype = np.dtype(config.dtype)
         self.learner = learner
         self.seeds = np.array(seeds, dtype=np.uint64)
@@ -146,8 +82,7 @@ class Block:
         p = config.problem
         assert isinstance(p, BitFlippingConfig)
         self.problem = p
-        settings = p.model_dump(exclude={"name"})
-        self._problems = [BitFlipping(seed, **settings) for seed in seeds]
+        self._problems = [p.stream(seed) for seed in seeds]
         self.random_bits = p.inputs - p.flipping_bits
         # [1 + m, target units, WIDTH], [target units, WIDTH], [target units, WIDTH]
         self._weights = np.ascontiguousarray(np.stack([q.input_weights.T for q in self._problems], axis=-1))
@@ -165,9 +100,8 @@ class Block:
     def _initialize(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
         units = unit_parameters(self.state.parameters, self.shape)
         n, m = self.shape
-        activation = config.network.activation if self.choices.hidden else "linear"
         for lane, seed in enumerate(seeds):
-            units[:, :m, lane] = initial_weights(seed, 0, n, m, activation)
+            units[:, :m, lane] = initial_weights(seed, 0, n, m, config.kinds[0])
             if self.choices.hidden:
                 units[:, m + 1, lane] = initial_weights(seed, 1, 1, n, "linear")[0]
 
@@ -240,5 +174,5 @@ class Block:
             "nonfinite_utilities": totals[Total.NONFINITE].copy(),
         }
         if not self.choices.hidden:
-            metrics |= {name: np.full(WIDTH, np.nan) for name in HIDDEN_METRICS}
+            metrics |= {name: np.full(WIDTH, np.nan) for name in self.problem.hidden_metrics}
         return metrics

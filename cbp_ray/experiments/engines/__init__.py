@@ -1,0 +1,119 @@
+"""The engines: which one runs which problem, and what each refuses. One table; nothing heavy is imported to read it."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments.config import AdamConfig, OnlineConfig
+from cbp_ray.experiments.engines.engine import Engine
+
+EngineName = Literal["kernel", "torch", "rllib"]
+NAMES: tuple[str, ...] = get_args(EngineName)
+
+LARGEST_DECAY = 0.9
+"""Largest αλ in the MLP kernel, which divides by a product of 1 - αλ."""
+PPO_ACTIVATIONS = ("tanh", "relu", "elu", "swish")
+
+
+def _kernels_lack(config: OnlineConfig) -> str | None:
+    if config.algorithm.kernel() is not None:
+        return None
+    return f"algorithm.name: must be a method that the kernels have, got {config.algorithm.name!r}; use engine: torch"
+
+
+def _lanes_refuse(config: OnlineConfig) -> str | None:
+    if len(config.hidden) > 1:
+        return f"network.hidden: the kernel takes one hidden layer, got {list(config.hidden)}; use engine: torch"
+    return _kernels_lack(config)
+
+
+def _mlp_refuses(config: OnlineConfig) -> str | None:
+    decay = config.optimizer.step_size * config.algorithm.decay
+    if not config.optimizer.kernel().get("adam") and decay > LARGEST_DECAY:
+        return (
+            f"algorithm.weight_decay: times optimizer.step_size, must be at most {LARGEST_DECAY} for the kernel, "
+            f"got {decay}; use less, or engine: torch"
+        )
+    return _kernels_lack(config)
+
+
+def _torch_refuses(config: OnlineConfig) -> str | None:
+    return None  # the reference: what a method does to a torch network is all that a method must say
+
+
+def _rllib_refuses(config: OnlineConfig) -> str | None:
+    activation, optimizer = config.network.activation, config.optimizer
+    if config.algorithm.rllib() is None:
+        return f"algorithm.name: must be a method that PPO has, got {config.algorithm.name!r}; use bp, l2 or cbp"
+    if optimizer != AdamConfig(step_size=optimizer.step_size):
+        return f"optimizer: must be adam with its default betas and epsilon for slippery_ant, got {optimizer!r}; change it"
+    if activation not in PPO_ACTIVATIONS:
+        return f"network.activation: must be one of {', '.join(PPO_ACTIVATIONS)} for slippery_ant, got {activation!r}; use one"
+    if config.dtype != "float32":
+        return f"dtype: must be float32 for slippery_ant, got {config.dtype!r}; change it"
+    return None
+
+
+class Row(NamedTuple):
+    """One engine for one problem."""
+
+    path: str
+    """`module:name` of what makes it from config, seeds and, if it takes one, device."""
+    refuses: Callable[[OnlineConfig], str | None]
+    """One line about a config that it can't run; None if it can."""
+    takes_device: bool = False
+    """Whether it computes on other devices than the CPU."""
+
+
+_HERE = "cbp_ray.experiments.engines"
+ENGINES: dict[tuple[str, str], Row] = {
+    ("kernel", "bit_flipping"): Row(f"{_HERE}.lane_bit_flipping:LaneEngine", _lanes_refuse),
+    ("kernel", "permuted_mnist"): Row(f"{_HERE}.mlp_permuted_mnist:MlpEngine", _mlp_refuses),
+    ("torch", "bit_flipping"): Row(f"{_HERE}.torch_bit_flipping:make_engine", _torch_refuses, takes_device=True),
+    ("torch", "permuted_mnist"): Row(f"{_HERE}.torch_permuted_mnist:make_engine", _torch_refuses, takes_device=True),
+    ("rllib", "slippery_ant"): Row("rllib_ext.engine:RllibEngine", _rllib_refuses),
+}
+EXTRAS = {"rllib": "rllib", "torch": "", "kernel": ""}
+"""The extra of the package that brings what an engine needs."""
+
+
+def row_of(config: OnlineConfig, engine: str) -> Row:
+    """The engine's row for the config's problem.
+
+    Raises:
+      InputError: if there is no such engine, it does not have the problem, or it refuses the config.
+    """
+    if engine not in NAMES:
+        raise InputError(f"engine: must be one of {', '.join(NAMES)}, got {engine!r}; use kernel")
+    row = ENGINES.get((engine, config.problem.name))
+    if row is None:
+        have = [name for name, problem in ENGINES if problem == config.problem.name]
+        raise InputError(f"engine: must be {' or '.join(have)} for {config.problem.name}, got {engine!r}; change it")
+    refusal = row.refuses(config)
+    if refusal is not None:
+        raise InputError(refusal)
+    return row
+
+
+def make_engine(config: OnlineConfig, engine: str, seeds: Sequence[int], device: str = "cpu") -> Engine:
+    """The engine with one run per seed.
+
+    Raises:
+      InputError: as `row_of`; or for a device that the engine does not take, or a part of the package that is not installed.
+    """
+    row = row_of(config, engine)
+    if device != "cpu" and not row.takes_device:
+        raise InputError(f"device: must be 'cpu' for engine {engine!r}, got {device!r}; use engine 'torch' on another")
+    module, _, name = row.path.partition(":")
+    try:
+        # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
+        make = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not EXTRAS[engine]:
+            raise
+        raise InputError(
+            f"engine: {engine} needs {error.name}, which is not installed; pip install 'cbp-ray[{EXTRAS[engine]}]'"
+        ) from None
+    made: Engine = make(config, seeds, device) if row.takes_device else make(config, seeds)
+    return made

@@ -1,0 +1,84 @@
+"""Backprop: plain, with L2 regularisation, with OnlineNorm, and without hidden units (section 3 of the paper)."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from cbp_ray.methods.method import COLOURS, Method
+from cbp_ray.validation import DecayRate, NotNegative
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class BP(Method):
+    """Plain Backprop."""
+
+    label = "BP"
+    ppo_label = "PPO"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["vermilion"], "marker": "s"}
+
+    name: Literal["bp"] = "bp"
+    """Name of the method in configs."""
+
+    def kernel(self) -> dict[str, Any]:
+        return {}
+
+    def rllib(self) -> dict[str, Any]:
+        return {}
+
+
+class L2(Method):
+    """Backprop with L2 regularisation of all parameters."""
+
+    label = "BP+L2"
+    ppo_label = "PPO+L2"
+    swept = "weight_decay"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["orange"], "marker": "^"}
+
+    name: Literal["l2"] = "l2"
+    """Name of the method in configs."""
+    weight_decay: NotNegative
+    """λ: the gradient becomes g + λ w."""
+
+    def kernel(self) -> dict[str, Any]:
+        return {}
+
+    def rllib(self) -> dict[str, Any]:
+        return {}
+
+
+class OnlineNormalization(Method):
+    """Backprop with OnlineNorm (Chiley et al. 2019) before every activation."""
+
+    label = "BP+OnlineNorm"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["green"], "marker": "D"}
+
+    name: Literal["online_norm"] = "online_norm"
+    """Name of the method in configs."""
+    alpha_forward: DecayRate = 0.999
+    """Decay of the streaming mean and variance."""
+    alpha_backward: DecayRate = 0.99
+    """Decay of the control process on the gradients."""
+    weight_decay: NotNegative = 0.0
+    """λ: the gradient becomes g + λ w."""
+
+    def norm(self, units: int) -> "nn.Module":
+        from cbp_ray.algorithm import OnlineNorm
+
+        return OnlineNorm(units, self.alpha_forward, self.alpha_backward)
+
+    def kernel(self) -> dict[str, Any]:
+        return {"normalized": True, "alpha_forward": self.alpha_forward, "alpha_backward": self.alpha_backward}
+
+
+class Linear(Method):
+    """The linear tracker: a network without hidden units, which has no plasticity to lose."""
+
+    label = "linear"
+    hidden = False
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["grey"], "linestyle": (0, (4, 2)), "marker": ""}
+
+    name: Literal["linear"] = "linear"
+    """Name of the method in configs."""
+
+    def kernel(self) -> dict[str, Any]:
+        return {"hidden": False, "activation": "linear"}

@@ -1,0 +1,68 @@
+"""Slippery Ant (section 2 and appendix D of the paper): its settings. The environment itself is `rllib_ext.ant`."""
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from cbp_ray.problems.problem import Problem
+from cbp_ray.validation import Count, Positive, Rate
+
+
+class SlipperyAntConfig(Problem):
+    """The settings of Slippery Ant and of PPO, which learns it; the defaults are the paper's. Its examples are time-steps.
+
+    Method `bp` is PPO, `l2` PPO+L2 and `cbp` Continual PPO.
+    """
+
+    label = "Slippery Ant"
+    defaults: ClassVar[dict[str, Any]] = {
+        "network": {"hidden": (256, 256), "activation": "tanh"},
+        "examples": 100_000_000,
+        "bin_size": 40_000,
+    }
+    metrics: ClassVar[dict[str, str]] = {
+        "episode_return": "mean return of the episodes that ended in the bin; not a number if none did",
+        "episodes": "number of episodes that ended in the bin",
+        "friction": "friction at the bin's end",
+        "weight_magnitude": "mean |w| into the hidden layers of both networks, mean over layers, at the last update of the bin",
+        "saturated": "fraction of (unit, example) with |h| > 0.9, likewise",
+        "dormant": "fraction of units with a mean |h| of at most 1% of their layer's, likewise",
+        "stable_rank": "stable rank of the hidden layers' outputs, likewise",
+        "replacements": "units replaced in the bin",
+    }
+    performance = "episode_return"
+    performance_label = "episodic return"
+    inputs: ClassVar[int] = 28  # type: ignore[misc]
+    """Numbers in an observation."""
+    outputs = 8
+
+    name: Literal["slippery_ant"] = "slippery_ant"
+    """Name of the problem in configs."""
+    friction_period: Count = 10_000_000
+    """Time-steps between two changes of the friction."""
+    friction_low: Positive = 1e-4
+    """Least friction."""
+    friction_high: Positive = 1e4
+    """Largest friction."""
+    friction_initial: Positive = 1.5
+    """Friction until the first change."""
+    iteration_size: Count = 4096
+    """Time-steps between two updates."""
+    epochs: Count = 10
+    """Passes over the time-steps of an iteration."""
+    minibatch_size: Count = 128
+    """Time-steps per gradient step."""
+    discount: Rate = 0.99
+    """γ."""
+    gae_lambda: Rate = 0.95
+    """λ of the advantage estimates."""
+    clip: Positive = 0.2
+    """How far the ratio of probabilities may leave 1."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.friction_low > self.friction_high:
+            raise ValueError(f"friction_low must be at most friction_high = {self.friction_high}")
+        if self.minibatch_size > self.iteration_size:
+            raise ValueError(f"minibatch_size must be at most iteration_size = {self.iteration_size}")
+        return self
