@@ -14,7 +14,6 @@ from cbp_ray.experiments.config import SGD, Linear, OnlineConfig, PermutedMnistC
 from cbp_ray.experiments.engine import Arrays, Metrics, check_complete, layer_metrics, metrics_of
 from cbp_ray.experiments.initial_weights import bound, initial_weights
 from cbp_ray.experiments.kernel_engine import choices_of, numbers_of
-from cbp_ray.kernels.mlp import specialised_classifier
 from cbp_ray.kernels.mlp_state import (
     State,
     Stream,
@@ -26,6 +25,7 @@ from cbp_ray.kernels.mlp_state import (
     new_state,
     of_level,
 )
+from cbp_ray.kernels.mlp_step import specialised_classifier
 from cbp_ray.problems.mnist_files import Images, load
 from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnist
 
