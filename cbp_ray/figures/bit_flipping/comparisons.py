@@ -1,31 +1,58 @@
-"""The comparisons that claims are made of: each gives one cell per algorithm, activation or step size it is about."""
+"""What is computed from the runs of Bit-Flipping: the columns of tables, and the comparisons that claims are made of.
 
-from collections.abc import Callable, Iterable, Iterator
+A comparison gives one cell per algorithm, activation or step size that it is about.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from cbp_ray.figures.cases import Case, Cases
-from cbp_ray.figures.claims import Cell, Evidence
-from cbp_ray.figures.names import NAMES
+from cbp_ray.figures import statistics
+from cbp_ray.figures.claims import Cell, Cells, Evidence
+from cbp_ray.figures.results import ACTIVATIONS, Setting, Settings
 from cbp_ray.figures.statistics import Array
 
 RISE = 0.05
 """Where a flat curve ends and a rising one begins."""
 SLIGHTLY_WORSE = 0.10
+"""Excess of total error, as a fraction, that the paper's "slightly worse" allows."""
 MOST = 1 / 2
+"""Share of settings that "most" means at least."""
 ALMOST_ALL = 3 / 4
+"""Share of settings that "almost all" means at least."""
 WIDE_DECADES = 2.0
+"""Decades of replacement rates that a "wide range" covers at least."""
 NEARLY_90_PERCENT = (0.80, 0.95)
+"""Fractions between which "almost 90%" lies."""
 SENSITIVITY_FACTOR = 10.0
 """Sensitivity is judged among settings within this factor of the best one."""
 
 MAIN = ("tanh", "relu")
 OTHERS = ("sigmoid", "leaky_relu", "elu", "swish")
-ALL = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
+ALL = tuple(ACTIVATIONS)
 LARGER_STEPS = (0.01, 0.003)
-STEPS = (0.01, 0.003, 0.001)
+STEPS = (*LARGER_STEPS, 0.001)
 
-Cells = Callable[[Evidence], Iterable[Cell]]
+
+def numbers(setting: Setting, settings: Settings) -> dict[str, Any]:
+    """Columns of tables: total error, low point, late error and late diagnostics of one setting."""
+    error, linear = statistics.finite(setting.error), None
+    if settings.has(algorithm="linear", examples=setting.examples):
+        linear = statistics.finite(settings.best(algorithm="linear", examples=setting.examples).error)
+    low, low_linear = statistics.low_point(error, linear)
+    late = statistics.late(error)
+    late_linear = 1.0 if linear is None else statistics.late(linear).mean()
+    return {
+        "total_error": setting.mean_total,
+        "total_error_se": setting.standard_error_of_total,
+        "low_point": float(low.mean()),
+        "late_error": float(late.mean()),
+        "late_error_se": statistics.standard_error(late),
+        "rise": float((late.mean() / late_linear) / (low.mean() / low_linear.mean()) - 1),
+        "late_saturated": float(statistics.late(setting.curves["saturated"]).mean()),
+        "late_input_gradient": float(statistics.late(setting.curves["input_gradient"]).mean()),
+    }
 
 
 def backprop_rises(activations: Iterable[str], steps: Iterable[float]) -> Cells:
@@ -34,29 +61,29 @@ def backprop_rises(activations: Iterable[str], steps: Iterable[float]) -> Cells:
     def cells(evidence: Evidence) -> Iterator[Cell]:
         for activation in activations:
             for step in steps:
-                case = longest(evidence.cases.select(algorithm="bp", activation=activation, step_size=step))
-                yield Cell(f"{NAMES[activation]}, step {step:g}", evidence.rise(case) - RISE)
+                setting = longest(evidence.settings.select(algorithm="bp", activation=activation, step_size=step))
+                yield Cell(f"{ACTIVATIONS[activation]}, step {step:g}", evidence.rise(setting) - RISE)
 
     return cells
 
 
 def worse_than_linear(evidence: Evidence) -> Iterator[Cell]:
     """ReLU ends above the linear tracker."""
-    linear = evidence.late(evidence.cases.best(algorithm="linear"))
+    linear = evidence.late(evidence.settings.best(algorithm="linear"))
     for step in STEPS:
-        case = evidence.cases.one(algorithm="bp", activation="relu", step_size=step)
-        yield Cell(f"ReLU, step {step:g}", evidence.late(case) - linear)
+        setting = evidence.settings.one(algorithm="bp", activation="relu", step_size=step)
+        yield Cell(f"ReLU, step {step:g}", evidence.late(setting) - linear)
 
 
 def rises_or_stays_higher(evidence: Evidence) -> Iterator[Cell]:
     """A small step rises, or ends above what the better of the larger steps had on average; errors are adjusted."""
     for activation in ALL:
-        cases = evidence.cases.select(algorithm="bp", activation=activation)
-        small = longest(cases.select(step_size=0.001))
-        larger = [cases.one(step_size=step) for step in LARGER_STEPS]
-        least = np.min([evidence.total(case) for case in larger], axis=0) / evidence.linear_total(larger[0].examples)
-        late = evidence.late(small) / evidence.late(evidence.cases.best(algorithm="linear", examples=small.examples))
-        yield Cell(NAMES[activation], np.maximum(evidence.rise(small) - RISE, late / least - 1))
+        settings = evidence.settings.select(algorithm="bp", activation=activation)
+        small = longest(settings.select(step_size=0.001))
+        larger = [settings.one(step_size=step) for step in LARGER_STEPS]
+        least = np.min([evidence.total(setting) for setting in larger], axis=0) / evidence.linear_total(larger[0].examples)
+        late = evidence.late(small) / evidence.late(evidence.settings.best(algorithm="linear", examples=small.examples))
+        yield Cell(ACTIVATIONS[activation], np.maximum(evidence.rise(small) - RISE, late / least - 1))
 
 
 def stability(algorithms: Iterable[str], activations: Iterable[str], stable: bool) -> Cells:
@@ -65,8 +92,8 @@ def stability(algorithms: Iterable[str], activations: Iterable[str], stable: boo
     def cells(evidence: Evidence) -> Iterator[Cell]:
         for algorithm in algorithms:
             for activation in activations:
-                rise = evidence.rise(evidence.cases.best(algorithm=algorithm, activation=activation))
-                name = f"{NAMES[algorithm]}, {NAMES[activation]}"
+                rise = evidence.rise(evidence.settings.best(algorithm=algorithm, activation=activation))
+                name = f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}"
                 yield Cell(name, RISE - rise if stable else rise - RISE)
 
     return cells
@@ -79,7 +106,7 @@ def better(algorithm: str, than: str, activations: Iterable[str], slack: float =
         for activation in activations:
             mine = evidence.least(algorithm=algorithm, activation=activation)
             other = evidence.least(algorithm=than, activation=activation)
-            name = f"{NAMES[algorithm]} against {NAMES[than]}, {NAMES[activation]}"
+            name = f"{evidence.settings.label(algorithm)} against {evidence.settings.label(than)}, {ACTIVATIONS[activation]}"
             yield Cell(name, (1 + slack) - mine / other)
 
     return cells
@@ -97,29 +124,29 @@ def better_for_a_share(share: float, algorithms: Iterable[str], activations: Ite
         for algorithm in algorithms:
             for activation in activations:
                 fraction = beats_backprop(evidence, algorithm, activation).mean(axis=0)
-                yield Cell(f"{NAMES[algorithm]}, {NAMES[activation]}", fraction - share)
+                yield Cell(f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}", fraction - share)
 
     return cells
 
 
 def beats_backprop(evidence: Evidence, algorithm: str, activation: str) -> Array:
     """1 where a swept value has a lower total error than BP, else 0; [values, 1 + resamples]."""
-    swept = evidence.totals(evidence.cases.select(algorithm=algorithm, activation=activation))
-    plain = evidence.total(evidence.cases.one(algorithm="bp", activation=activation))
+    swept = evidence.totals(evidence.settings.select(algorithm=algorithm, activation=activation))
+    plain = evidence.total(evidence.settings.one(algorithm="bp", activation=activation))
     return (swept < plain).astype(np.float64)
 
 
 def wide_range(evidence: Evidence) -> Iterator[Cell]:
     """The longest stretch of successive replacement rates that beat BP covers some decades."""
     for activation in ALL:
-        values = np.log10([case.parameter for case in evidence.cases.select(algorithm="cbp", activation=activation)])
+        values = np.log10([setting.parameter for setting in evidence.settings.select(algorithm="cbp", activation=activation)])
         wins = beats_backprop(evidence, "cbp", activation) > 0
         longest_stretch = np.zeros(wins.shape[1])
         start = np.full(wins.shape[1], np.nan)
         for value, won in zip(values, wins, strict=True):
             start = np.where(won, np.where(np.isnan(start), value, start), np.nan)
             longest_stretch = np.fmax(longest_stretch, value - start)
-        yield Cell(NAMES[activation], longest_stretch - (WIDE_DECADES - 1e-9))
+        yield Cell(ACTIVATIONS[activation], longest_stretch - (WIDE_DECADES - 1e-9))
 
 
 def less_sensitive(activations: Iterable[str]) -> Cells:
@@ -128,16 +155,16 @@ def less_sensitive(activations: Iterable[str]) -> Cells:
     def cells(evidence: Evidence) -> Iterator[Cell]:
         for activation in activations:
             loss = {name: excess(evidence, name, activation) for name in ("l2", "cbp")}
-            yield Cell(NAMES[activation], loss["l2"] - loss["cbp"])
+            yield Cell(ACTIVATIONS[activation], loss["l2"] - loss["cbp"])
 
     return cells
 
 
 def excess(evidence: Evidence, algorithm: str, activation: str) -> Array:
     """Mean relative excess of the total error over the best, among the other settings near the best."""
-    cases = evidence.cases.select(algorithm=algorithm, activation=activation)
-    totals = evidence.totals(cases)
-    parameters = np.array([case.parameter for case in cases])
+    settings = evidence.settings.select(algorithm=algorithm, activation=activation)
+    totals = evidence.totals(settings)
+    parameters = np.array([setting.parameter for setting in settings])
     best = totals.argmin(axis=0)
     apart = np.abs(np.log(parameters[:, None] / parameters[None, best]))
     near = (apart > 1e-9) & (apart < np.log(SENSITIVITY_FACTOR) + 1e-9)
@@ -145,31 +172,33 @@ def excess(evidence: Evidence, algorithm: str, activation: str) -> Array:
     return np.asarray((relative * near).sum(axis=0) / near.sum(axis=0))
 
 
-def best_utility(first: str, rest: Iterable[str]) -> Cells:
-    """At its best replacement rate, one utility has a lower total error than each of the others."""
+def best_utility(first: str, but: Collection[str] = ()) -> Cells:
+    """At its best replacement rate, one utility has a lower total error than each of the others, but for some."""
 
     def cells(evidence: Evidence) -> Iterator[Cell]:
         mine = evidence.least(algorithm="cbp", utility=first)
-        for name in rest:
+        for name in evidence.settings.values("utility"):
+            if name is None or name == first or name in but:
+                continue
             yield Cell(name.replace("_", " "), 1 - mine / evidence.least(algorithm="cbp", utility=name))
 
     return cells
 
 
-def longest(cases: Cases) -> Case:
-    """The case with the longest runs."""
-    return max(cases, key=lambda case: case.examples)
+def longest(settings: Settings) -> Setting:
+    """The setting with the longest runs."""
+    return max(settings, key=lambda setting: setting.examples)
 
 
 def saturation_grows(evidence: Evidence) -> Iterator[Cell]:
     """The fraction of saturated features of BP is larger late than early."""
-    case = evidence.cases.one(algorithm="bp")
-    yield Cell("late - early", evidence.late(case, "saturated") - evidence.early(case, "saturated"))
+    setting = evidence.settings.one(algorithm="bp")
+    yield Cell("late - early", evidence.late(setting, "saturated") - evidence.early(setting, "saturated"))
 
 
 def nearly_90_percent(evidence: Evidence) -> Iterator[Cell]:
     """Late in learning, nearly 90% of the features of BP are saturated."""
-    fraction = evidence.late(evidence.cases.one(algorithm="bp"), "saturated")
+    fraction = evidence.late(evidence.settings.one(algorithm="bp"), "saturated")
     low, high = NEARLY_90_PERCENT
     yield Cell(f"above {low:.0%}", fraction - low)
     yield Cell(f"below {high:.0%}", high - fraction)
@@ -177,20 +206,23 @@ def nearly_90_percent(evidence: Evidence) -> Iterator[Cell]:
 
 def gradient_shrinks(evidence: Evidence) -> Iterator[Cell]:
     """The input gradient of BP is smaller late than early."""
-    case = evidence.cases.one(algorithm="bp")
-    yield Cell("1 - late / early", 1 - evidence.late(case, "input_gradient") / evidence.early(case, "input_gradient"))
+    setting = evidence.settings.one(algorithm="bp")
+    yield Cell("1 - late / early", 1 - evidence.late(setting, "input_gradient") / evidence.early(setting, "input_gradient"))
 
 
 def norm_saturates_least(evidence: Evidence) -> Iterator[Cell]:
     """Late in learning, OnlineNorm has fewer saturated features than any other algorithm."""
-    norm = evidence.late(evidence.cases.best(algorithm="online_norm"), "saturated")
+    norm = evidence.late(evidence.settings.best(algorithm="online_norm"), "saturated")
     for name in ("bp", "l2", "cbp"):
-        yield Cell(f"{NAMES[name]} - BP+OnlineNorm", evidence.late(evidence.cases.best(algorithm=name), "saturated") - norm)
+        yield Cell(
+            f"{evidence.settings.label(name)} - BP+OnlineNorm",
+            evidence.late(evidence.settings.best(algorithm=name), "saturated") - norm,
+        )
 
 
 def norm_gradient(evidence: Evidence) -> Iterator[Cell]:
     """Late in learning, OnlineNorm has a larger input gradient than CBP, and a larger error."""
-    norm, cbp = (evidence.cases.best(algorithm=name) for name in ("online_norm", "cbp"))
+    norm, cbp = (evidence.settings.best(algorithm=name) for name in ("online_norm", "cbp"))
     yield Cell("late gradient", evidence.late(norm, "input_gradient") / evidence.late(cbp, "input_gradient") - 1)
     yield Cell("late error", evidence.late(norm) / evidence.late(cbp) - 1)
 
@@ -199,4 +231,4 @@ def norm_error(evidence: Evidence) -> Iterator[Cell]:
     """At the best settings, OnlineNorm has a larger total error than L2 and CBP."""
     norm = evidence.least(algorithm="online_norm")
     for name in ("l2", "cbp"):
-        yield Cell(f"against {NAMES[name]}", norm / evidence.least(algorithm=name) - 1)
+        yield Cell(f"against {evidence.settings.label(name)}", norm / evidence.least(algorithm=name) - 1)
