@@ -1,4 +1,4 @@
-"""The examples in docstrings and in README run as printed."""
+"""The examples in docstrings and in README run as printed, and what the pages refer to exists."""
 
 import doctest
 import importlib
@@ -12,8 +12,13 @@ import pytest
 
 import cbp_ray
 import rllib_ext
+from cbp_ray.sweeps import load_sweep
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FOLDERS = ("cbp_ray", "rllib_ext", "tests", "benchmarks", "docs", "tune_configs", "examples")
+MOST_BYTES = 9_000
+"""Length of README that a newcomer reads to its end."""
 
 
 def modules_with_examples():
@@ -38,6 +43,27 @@ def python_blocks():
 
 def test_readme_has_examples():
     assert any("GenerateAndTest" in block for block in python_blocks())
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) <= MOST_BYTES
+
+
+def test_the_sweep_in_readme_is_what_it_says(tmp_path):
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    file = tmp_path / "first.yaml"
+    file.write_text(text)
+    sweep = load_sweep(file)
+    assert (sweep.name, len(sweep.configurations), len(sweep.seeds)) == ("first", 4, 30)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_of_a_page_exist(page):
+    text = page.read_text()
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`", text)
+    missing = {link for link in links if link and not (page.parent / link).exists()}
+    assert missing | {name for name in named if not (ROOT / name).exists()} == set()
 
 
 LONG = ("permuted_mnist", "ContinualPPOConfig")
