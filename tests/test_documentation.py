@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import subprocess
@@ -37,8 +38,8 @@ def test_examples_in_docstrings(name):
     assert result.failed == 0
 
 
-def python_blocks():
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def python_blocks(page="README.md"):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_readme_has_examples():
@@ -84,3 +85,21 @@ def test_examples_in_readme(number, tmp_path):
     script.write_text(python_blocks()[number])
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
+
+
+METHOD_RUN = """
+from cbp_ray import run_online
+
+config = {"algorithm": {"name": "shrink"}, "optimizer": {"name": "sgd", "step_size": 0.01}, "examples": 20, "bin_size": 10}
+print(run_online(config, seeds=[0], engine="torch").error.shape)
+"""
+
+
+def test_the_method_in_the_page_on_architecture_runs(tmp_path):
+    (block,) = python_blocks("docs/architecture.md")
+    (tmp_path / "shrink.py").write_text(block)
+    script = tmp_path / "run.py"
+    script.write_text(METHOD_RUN)
+    environment = os.environ | {"CBP_RAY_METHODS": "shrink:Shrink"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout) == (0, "(1, 2)\n"), done.stderr
