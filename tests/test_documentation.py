@@ -101,5 +101,7 @@ def test_the_method_in_the_page_on_architecture_runs(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(METHOD_RUN)
     environment = os.environ | {"CBP_RAY_METHODS": "shrink:Shrink"}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "(1, 2)\n"), done.stderr
