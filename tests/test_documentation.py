@@ -87,6 +87,12 @@ def test_examples_in_readme(number, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda script: script.stem)
+def test_example_scripts(script, tmp_path):
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 METHOD_RUN = """
 from cbp_ray import run_online
 
