@@ -10,7 +10,7 @@ from made_up_results import world
 from mnist_help import general_engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cbp_ray import cli_figures
+from cbp_ray.cli import figures as cli_figures
 from cbp_ray.cli import main
 from cbp_ray.experiments import run_online
 from cbp_ray.experiments.engines import mlp_permuted_mnist

@@ -19,10 +19,6 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"cli_figures", "cli_jobs"},
-    {"cli_sweeps"},
-    {"cli_progress"},
-    {"cli_errors"},
     {"figures"},
     {"sweeps"},
     {"results"},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_up_results import accuracy_case, world
 
-from cbp_ray import cli_figures
+from cbp_ray.cli import figures as cli_figures
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves

@@ -12,8 +12,7 @@ import pytest
 from made_up_results import world
 from sweep_help import SMALL
 
-from cbp_ray import cli_sweeps
-from cbp_ray.cli import main
+from cbp_ray.cli import display, main
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.results import Store
 from cbp_ray.sweeps import jobs, load_sweep
@@ -182,7 +181,7 @@ def job(number: int, **more: object) -> dict[str, object]:
 def test_status_lists_the_jobs_of_a_server_the_latest_first(
     server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli_sweeps, "LOG_WIDTH", 80)
+    monkeypatch.setattr(display, "LOG_WIDTH", 80)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["status", "--address", server]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -212,7 +211,7 @@ def test_status_shows_whole_names_on_80_columns(
     (folder / "small.yaml").write_text(SMALL.replace("sweep: small", f"sweep: {name}"))
     sweep = load_sweep("small.yaml", seeds="0:100000")
     record_sweep(sweep, Store("results", name))
-    monkeypatch.setattr(cli_sweeps, "LOG_WIDTH", 80)
+    monkeypatch.setattr(display, "LOG_WIDTH", 80)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["status"]) == 0
     shown = capsys.readouterr().out
