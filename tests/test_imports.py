@@ -29,7 +29,7 @@ LAYERS = (
     {"methods", "problems"},
     {"kernels", "algorithm"},
     {"validation"},
-    {"errors", "gains", "randomness"},
+    {"atomic_files", "errors", "gains", "randomness"},
 )
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 

@@ -4,7 +4,6 @@ import http.server
 import json
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from sweep_help import SMALL
 from cbp_ray.cli import display, main
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.results import Store
-from cbp_ray.sweeps import jobs, load_sweep
+from cbp_ray.sweeps import load_sweep
 from cbp_ray.sweeps.cluster import ClusterLost
-from cbp_ray.sweeps.run import record_sweep
+from cbp_ray.sweeps.resolved import record_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -217,21 +216,3 @@ def test_status_shows_whole_names_on_80_columns(
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert [name, "small", "incomplete", "0/300000", "0", "none"] in [line.split() for line in shown.splitlines()]
-
-
-def test_what_is_counted_is_what_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private.runtime_env import packaging
-
-    for name in ("data/top", "results/top", "code/data/nested", "code/results/nested", "code/x.parquet", ".venv/x", "lost/x"):
-        path = folder / "work" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes(3000))
-    (folder / "work" / ".gitignore").write_text("lost/\n")
-    counted = {str(path.relative_to(folder / "work")) for path in jobs._sent(folder / "work")}
-    packaging.create_package(str(folder / "work"), folder / "sent.zip", include_gitignore=True, excludes=jobs.EXCLUDES)
-    with zipfile.ZipFile(folder / "sent.zip") as archive:
-        assert {name for name in archive.namelist() if not name.endswith("/")} == counted
-    assert counted == {"code/data/nested", "code/results/nested", ".gitignore"}
-    monkeypatch.setattr(jobs, "LARGEST_UPLOAD_MB", 0.005)
-    with pytest.raises(ValueError, match="of which code has"):
-        jobs.check_size(folder / "work")

@@ -97,7 +97,7 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
         command=f"cbp-ray reproduce {figure}" + ("" if scale == "paper" else f" --scale {scale}"),
         figures=[f.key for f in figures],
         scale=scale,
-        runs=sum(outcome.runs for outcome in outcomes),
+        runs=sum(outcome.runs_done for outcome in outcomes),
         stored_runs=sum(outcome.stored_runs for outcome in outcomes),
         failed=failed,
         sweep_seconds=sum(outcome.seconds for outcome in outcomes),

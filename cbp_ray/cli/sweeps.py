@@ -24,10 +24,10 @@ from cbp_ray.cli.options import (
 from cbp_ray.errors import InputError
 
 if TYPE_CHECKING:
-    from cbp_ray.sweeps import Outcome, Sweep
+    from cbp_ray.sweeps import Sweep, Totals
 
 
-def run_and_show(sweep: "Sweep", storage: str, address: str | None, as_json: bool = False) -> "Outcome":
+def run_and_show(sweep: "Sweep", storage: str, address: str | None, as_json: bool = False) -> "Totals":
     """Runs what a sweep still lacks and shows how it goes."""
     from cbp_ray.sweeps.run import run_sweep
 
@@ -77,13 +77,12 @@ def run(
     if dry_run:
         _dry_run(sweep, storage, as_json)
         return 0
-    outcome = run_and_show(sweep, storage, address, as_json)
-    return 1 if outcome.failed else 0
+    return 1 if run_and_show(sweep, storage, address, as_json).failed else 0
 
 
 def load(config: Path, overrides: tuple[str, ...], seeds: str | None, scale: str) -> "Sweep":
     """The sweep of a file, with its `tune` block checked too."""
-    from cbp_ray.sweeps.definition import load_sweep
+    from cbp_ray.sweeps import load_sweep
 
     sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
     if sweep.tune is not None:
@@ -96,10 +95,10 @@ def load(config: Path, overrides: tuple[str, ...], seeds: str | None, scale: str
 def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
     from cbp_ray.results.keys import describe_seeds
     from cbp_ray.results.store import Store
-    from cbp_ray.sweeps.plan import make_plan
+    from cbp_ray.sweeps.plan import find_missing, make_plan
 
     cores = max(1, int(len(os.sched_getaffinity(0)) / sweep.resources.cpu))
-    plan = make_plan(sweep, Store(storage, sweep.name), cores)
+    plan = make_plan(find_missing(sweep, Store(storage, sweep.name)), cores)
     estimate: dict[str, Any] = {
         "sweep": sweep.name,
         "configurations": len(sweep.configurations),
@@ -115,7 +114,7 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
     }
     if as_json:
         # Which settings a search draws, nobody knows yet.
-        ids = [t.trial_id if sweep.tune is None else None for t in plan.trials]
+        ids = [t.block.trial_id if sweep.tune is None else None for t in plan.trials]
         trials = [
             {"trial_id": name, "group": t.group, "seconds": round(t.seconds, 2)}
             for name, t in zip(ids, plan.trials, strict=True)
