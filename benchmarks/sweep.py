@@ -72,7 +72,7 @@ class Meter:
 def run(examples: int = 1_000_000) -> dict[str, Any]:
     """Runs the sweep once. Numba's cache is filled before: a machine compiles once, not once per sweep."""
     from cbp_ray.sweeps import load_sweep, run_sweep
-    from cbp_ray.sweeps.trainable import compile_once
+    from cbp_ray.sweeps.compile_lock import compile_once
 
     with tempfile.TemporaryDirectory(prefix="cbp-ray-bench-") as directory:
         path = Path(directory) / "bench.yaml"
@@ -87,9 +87,9 @@ def run(examples: int = 1_000_000) -> dict[str, Any]:
     capacity = seconds * cores
     return {
         "configurations": len(sweep.configurations),
-        "runs": outcome.runs,
-        "trials": outcome.done,
-        "examples": outcome.runs * examples,
+        "runs": outcome.runs_done,
+        "trials": outcome.trials_done,
+        "examples": outcome.runs_done * examples,
         "failed": outcome.failed,
         "cores": cores,
         "load_average": os.getloadavg()[0],
@@ -98,8 +98,8 @@ def run(examples: int = 1_000_000) -> dict[str, Any]:
         "cpu_seconds": meter.seconds,
         "efficiency": outcome.engine_seconds / capacity,
         "cpu_efficiency": outcome.engine_seconds / meter.seconds,
-        "overhead_s_per_trial": (capacity - outcome.engine_seconds) / max(outcome.done, 1),
-        "examples_per_second": outcome.runs * examples / seconds,
+        "overhead_s_per_trial": (capacity - outcome.engine_seconds) / max(outcome.trials_done, 1),
+        "examples_per_second": outcome.runs_done * examples / seconds,
     }
 
 

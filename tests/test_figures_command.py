@@ -10,16 +10,17 @@ from made_up_results import world
 from mnist_help import general_engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cbp_ray import cli_figures
+from cbp_ray.cli import figures as cli_figures
 from cbp_ray.cli import main
 from cbp_ray.experiments import run_online
 from cbp_ray.experiments.engines import mlp_permuted_mnist
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.figures.provenance import reproductions
 from cbp_ray.figures.registry import FIGURES, GROUPS
-from cbp_ray.figures.reproduce import join, load_figure
+from cbp_ray.figures.reproduce import load_figure
 from cbp_ray.problems import mnist_files
 from cbp_ray.results import Block, Store
+from cbp_ray.sweeps.sweep import join
 
 # Results are made once, in one process.
 pytestmark = pytest.mark.xdist_group("figures")

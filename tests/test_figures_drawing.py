@@ -11,8 +11,9 @@ from made_up_results import RUNS, setting, world
 from cbp_ray.figures import style, tables
 from cbp_ray.figures.claims import Verdict
 from cbp_ray.figures.registry import FIGURES
-from cbp_ray.figures.reproduce import join, load_figure, produce
+from cbp_ray.figures.reproduce import load_figure, produce
 from cbp_ray.figures.results import Settings
+from cbp_ray.sweeps.sweep import join
 
 AVAILABLE = [key for key, figure in FIGURES.items() if figure.available]
 BIT_FLIPPING = [key for key in AVAILABLE if FIGURES[key].problem == "bit-flipping"]

@@ -19,10 +19,6 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"cli_figures", "cli_jobs"},
-    {"cli_sweeps"},
-    {"cli_progress"},
-    {"cli_errors"},
     {"figures"},
     {"sweeps"},
     {"results"},
@@ -33,7 +29,7 @@ LAYERS = (
     {"methods", "problems"},
     {"kernels", "algorithm"},
     {"validation"},
-    {"errors", "gains", "randomness"},
+    {"atomic_files", "errors", "gains", "randomness"},
 )
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 

@@ -71,7 +71,7 @@ def test_two_nodes_give_the_numbers_of_one(address: tuple[str, str], tmp_path: P
     file.write_text(SMALL.replace("[1e-3, 1e-2]", "[1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2]").replace("3000", "1_000_000"))
     sweep = load_sweep(file)
     outcome = run_sweep(sweep, tmp_path, address=address[0])
-    assert (outcome.done, outcome.failed, outcome.repeated) == (8, 0, 0)
+    assert (outcome.trials_done, outcome.failed) == (8, 0)
     assert_bit_equal(sweep, tmp_path)
     runs = [pyarrow.parquet.read_table(path).to_pylist()[0] for path in (tmp_path / "small" / "runs").iterdir()]
     assert len({run["node"] for run in runs}) == 2
@@ -187,16 +187,6 @@ def test_an_unknown_job_is_refused(address: tuple[str, str], capsys: pytest.Capt
     assert main(["logs", "raysubmit_unknown", "--address", address[1]]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "JOB: must be the id of a job" in error
-
-
-def test_a_working_directory_that_is_too_large_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("cbp_ray.sweeps.jobs.LARGEST_UPLOAD_MB", 0.001)
-    (folder / "weights.bin").write_bytes(bytes(5000))
-    monkeypatch.chdir(folder)
-    assert main(["submit", "small.yaml", "--address", "http://127.0.0.1:9", "--storage", "/shared"]) == 2
-    assert "weights.bin" in capsys.readouterr().err
 
 
 def test_run_on_the_cluster_from_another_process(address: tuple[str, str], folder: Path, tmp_path: Path) -> None:

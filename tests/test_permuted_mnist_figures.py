@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_up_results import accuracy_setting, world
 
-from cbp_ray import cli_figures
+from cbp_ray.cli import figures as cli_figures
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves
@@ -16,11 +16,12 @@ from cbp_ray.figures import style, tables
 from cbp_ray.figures.claims import Cells, Claim, Evidence, Verdict, evaluate
 from cbp_ray.figures.permuted_mnist import comparisons
 from cbp_ray.figures.registry import FIGURES, GROUPS
-from cbp_ray.figures.reproduce import estimate, join, load_figure
+from cbp_ray.figures.reproduce import estimate, load_figure
 from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.problems import mnist_files
 from cbp_ray.sweeps import cluster
 from cbp_ray.sweeps.run import run_sweep
+from cbp_ray.sweeps.sweep import join
 
 KEYS = [figure.key for figure in GROUPS["permuted-mnist"]]
 CLAIMS = [claim for figure in GROUPS["permuted-mnist"] for claim in figure.claims]

@@ -14,8 +14,10 @@ from pyarrow import fs
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves, OnlineConfig
-from cbp_ray.results import Block, BlockName, Folder, MissingResults, Store, config_key, mean_interval, read_curves
+from cbp_ray.results import Block, BlockName, MissingResults, Store, config_key
+from cbp_ray.results.intervals import mean_interval
 from cbp_ray.results.keys import decode_seeds, describe_seeds, encode_seeds
+from cbp_ray.results.storage import Folder
 from cbp_ray.results.tensorboard import Boards, flat_settings, label, varying, write_image
 from cbp_ray.sweeps import load_sweep
 
@@ -67,7 +69,7 @@ def test_curves_come_back_to_the_last_bit_with_the_seeds_asked_for_in_their_orde
     store, config = Store(tmp_path, "sweep"), make_config()
     store_block(store, config, (0, 1, 2))
     store_block(store, config, (3, 7))
-    curves = read_curves(tmp_path, "sweep", config, [7, 0, 2])
+    curves = Store(tmp_path, "sweep").read_curves(config, [7, 0, 2])
     assert curves.seeds == (7, 0, 2)
     np.testing.assert_array_equal(curves.error, make_curves((7, 0, 2)).error)
     np.testing.assert_array_equal(curves["dead"], make_curves((7, 0, 2))["dead"])
@@ -77,10 +79,10 @@ def test_curves_come_back_to_the_last_bit_with_the_seeds_asked_for_in_their_orde
 def test_missing_runs_are_named(tmp_path: Path) -> None:
     config = make_config()
     with pytest.raises(MissingResults, match="seeds 0:3"):
-        read_curves(tmp_path, "sweep", config, range(3))
+        Store(tmp_path, "sweep").read_curves(config, range(3))
     store_block(Store(tmp_path, "sweep"), config, (0, 1))
     with pytest.raises(MissingResults, match=r"cbp\(replacement_rate=0.0001, .* for seeds 5;") as error:
-        read_curves(tmp_path, "sweep", config, [0, 1, 5])
+        Store(tmp_path, "sweep").read_curves(config, [0, 1, 5])
     assert error.value.seeds == (5,)
     assert isinstance(error.value, InputError)
 
@@ -99,16 +101,16 @@ def test_missing_runs_are_named(tmp_path: Path) -> None:
 def test_another_config_is_another_key(other: OnlineConfig, tmp_path: Path) -> None:
     store_block(Store(tmp_path, "sweep"), make_config(), (0, 1))
     with pytest.raises(MissingResults):
-        read_curves(tmp_path, "sweep", other, [0, 1])
+        Store(tmp_path, "sweep").read_curves(other, [0, 1])
 
 
 def test_another_engine_or_result_version_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_block(Store(tmp_path, "sweep"), make_config(), (0, 1))
     with pytest.raises(MissingResults):
-        read_curves(tmp_path, "sweep", make_config(), [0, 1], engine="torch")
+        Store(tmp_path, "sweep").read_curves(make_config(), [0, 1], engine="torch")
     monkeypatch.setattr("cbp_ray.results.keys.RESULT_VERSION", 2)
     with pytest.raises(MissingResults):
-        read_curves(tmp_path, "sweep", make_config(), [0, 1])
+        Store(tmp_path, "sweep").read_curves(make_config(), [0, 1])
 
 
 def test_settings_that_mean_the_same_are_the_same_key() -> None:
@@ -122,14 +124,14 @@ def test_a_file_under_a_wrong_name_is_refused(tmp_path: Path) -> None:
     wrong = Block(make_config(1e-3), "kernel", (0, 1))
     os.rename(f"{store.curves.path}/{block.trial_id}.parquet", f"{store.curves.path}/{wrong.trial_id}.parquet")
     with pytest.raises(InputError, match="must hold the config of its name"):
-        read_curves(tmp_path, "sweep", wrong.config, [0, 1])
+        Store(tmp_path, "sweep").read_curves(wrong.config, [0, 1])
 
 
 def test_a_stored_block_is_never_written_again(tmp_path: Path) -> None:
     store = Store(tmp_path, "sweep")
     block = store_block(store, make_config(), (0, 1))
     assert not store.write(block, make_curves((0, 1), offset=5.0), {"host": "there", "seconds": 2.0})
-    np.testing.assert_array_equal(read_curves(tmp_path, "sweep", block.config, [0, 1]).error, make_curves((0, 1)).error)
+    np.testing.assert_array_equal(Store(tmp_path, "sweep").read_curves(block.config, [0, 1]).error, make_curves((0, 1)).error)
 
 
 def test_files_are_plain_parquet_with_the_promised_columns(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_reading_opens_only_what_it_needs(tmp_path: Path, monkeypatch: pytest.Mo
     read = Folder.read
     monkeypatch.setattr(Folder, "read", lambda self, name: opened.append(name) or read(self, name))
     start = time.process_time()
-    read_curves(tmp_path, "sweep", block.config, [0, 1])
+    Store(tmp_path, "sweep").read_curves(block.config, [0, 1])
     assert opened == [f"{block.trial_id}.parquet"]
     assert time.process_time() - start < 2  # about 0.02 s
 
@@ -200,12 +202,12 @@ def test_a_folder_is_anything_that_pyarrow_opens(kind: str, tmp_path: Path) -> N
 
 def test_the_interval_is_students() -> None:
     values = np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
-    mean, lower, upper = mean_interval(values)
+    band = mean_interval(values)
     # t(0.975, 2) = 4.302653, s/√n = 1/√3
-    np.testing.assert_allclose(mean, [2, 5])
-    np.testing.assert_allclose(upper - mean, [4.302653 / np.sqrt(3), 0], atol=1e-6)
-    np.testing.assert_allclose(mean - lower, upper - mean)
-    assert np.isnan(mean_interval(values[:1]).lower).all()
+    np.testing.assert_allclose(band.estimate, [2, 5])
+    np.testing.assert_allclose(band.high - band.estimate, [4.302653 / np.sqrt(3), 0], atol=1e-6)
+    np.testing.assert_allclose(band.estimate - band.low, band.high - band.estimate)
+    assert np.isnan(mean_interval(values[:1]).low).all()
 
 
 def board_runs(root: Path) -> set[str]:

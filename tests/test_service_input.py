@@ -4,7 +4,6 @@ import http.server
 import json
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +11,12 @@ import pytest
 from made_up_results import world
 from sweep_help import SMALL
 
-from cbp_ray import cli_sweeps
-from cbp_ray.cli import main
+from cbp_ray.cli import display, main
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.results import Store
-from cbp_ray.sweeps import jobs, load_sweep
+from cbp_ray.sweeps import load_sweep
 from cbp_ray.sweeps.cluster import ClusterLost
-from cbp_ray.sweeps.run import record_sweep
+from cbp_ray.sweeps.resolved import record_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +180,7 @@ def job(number: int, **more: object) -> dict[str, object]:
 def test_status_lists_the_jobs_of_a_server_the_latest_first(
     server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli_sweeps, "LOG_WIDTH", 80)
+    monkeypatch.setattr(display, "LOG_WIDTH", 80)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["status", "--address", server]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -212,27 +210,9 @@ def test_status_shows_whole_names_on_80_columns(
     (folder / "small.yaml").write_text(SMALL.replace("sweep: small", f"sweep: {name}"))
     sweep = load_sweep("small.yaml", seeds="0:100000")
     record_sweep(sweep, Store("results", name))
-    monkeypatch.setattr(cli_sweeps, "LOG_WIDTH", 80)
+    monkeypatch.setattr(display, "LOG_WIDTH", 80)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["status"]) == 0
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert [name, "small", "incomplete", "0/300000", "0", "none"] in [line.split() for line in shown.splitlines()]
-
-
-def test_what_is_counted_is_what_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private.runtime_env import packaging
-
-    for name in ("data/top", "results/top", "code/data/nested", "code/results/nested", "code/x.parquet", ".venv/x", "lost/x"):
-        path = folder / "work" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes(3000))
-    (folder / "work" / ".gitignore").write_text("lost/\n")
-    counted = {str(path.relative_to(folder / "work")) for path in jobs._sent(folder / "work")}
-    packaging.create_package(str(folder / "work"), folder / "sent.zip", include_gitignore=True, excludes=jobs.EXCLUDES)
-    with zipfile.ZipFile(folder / "sent.zip") as archive:
-        assert {name for name in archive.namelist() if not name.endswith("/")} == counted
-    assert counted == {"code/data/nested", "code/results/nested", ".gitignore"}
-    monkeypatch.setattr(jobs, "LARGEST_UPLOAD_MB", 0.005)
-    with pytest.raises(ValueError, match="of which code has"):
-        jobs.check_size(folder / "work")

@@ -40,17 +40,17 @@ def small(algorithm: dict[str, Any], **problem: Any) -> dict[str, Any]:
 
 
 def test_the_sweeps_have_all_settings_of_appendix_d() -> None:
-    fig09 = load_sweep(CONFIGS / "fig09.yaml")
-    algorithms = [configuration.config.algorithm for configuration in fig09.configurations]
+    fig9 = load_sweep(CONFIGS / "fig9.yaml")
+    algorithms = [configuration.config.algorithm for configuration in fig9.configurations]
     assert {a.weight_decay for a in algorithms if a.name == "l2"} == {1e-3, 1e-4, 1e-5, 1e-6}
     assert {(a.replacement_rate, a.maturity_threshold) for a in algorithms if a.name == "cbp"} == PAIRS
-    assert len(algorithms) == 11 and fig09.engine == "rllib"
+    assert len(algorithms) == 11 and fig9.engine == "rllib"
     fig17b = load_sweep(CONFIGS / "fig17b.yaml")
     for utility in ("overall", "mean_corrected_contribution"):
         found = [c.config.algorithm for c in fig17b.configurations]
         cbp = [a for a in found if isinstance(a, ContinualBackprop) and a.utility == utility]
         assert {(a.replacement_rate, a.maturity_threshold) for a in cbp} == PAIRS
-    assert len({c.config for c in fig17b.configurations} & {c.config for c in fig09.configurations}) == 7
+    assert len({c.config for c in fig17b.configurations} & {c.config for c in fig9.configurations}) == 7
 
 
 def test_the_defaults_are_those_of_appendix_d() -> None:
@@ -129,9 +129,9 @@ def test_what_cannot_be_run_is_refused_in_one_line(settings: dict[str, Any], eng
 def test_figure_9_at_smoke_scale_gives_curves_of_all_three_and_runs_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["run", str(CONFIGS / "fig09.yaml"), "--scale", "smoke", "--storage", str(tmp_path), "--json"]
+    command = ["run", str(CONFIGS / "fig9.yaml"), "--scale", "smoke", "--storage", str(tmp_path), "--json"]
     assert main(command) == 0
-    sweep, store = load_sweep(CONFIGS / "fig09.yaml", scale="smoke"), Store(tmp_path, "slippery_ant")
+    sweep, store = load_sweep(CONFIGS / "fig9.yaml", scale="smoke"), Store(tmp_path, "slippery_ant")
     names = set()
     for configuration in sweep.configurations:
         curves = store.read_curves(configuration.config, sweep.seeds, "rllib")

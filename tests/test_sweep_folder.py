@@ -14,12 +14,12 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments import run_online
 from cbp_ray.results import Block, Store
 from cbp_ray.results.keys import seeds_by_key
-from cbp_ray.sweeps import Sweep, checkpoints, failures, load_sweep, run_sweep, trainable
-from cbp_ray.sweeps.draws import Draws, Stop, search_key
+from cbp_ray.sweeps import Sweep, block_run, failures, load_sweep, run_sweep, unfinished
+from cbp_ray.sweeps.block_run import BlockRun
 from cbp_ray.sweeps.progress import Heartbeat, Totals
-from cbp_ray.sweeps.records import record_sweep
+from cbp_ray.sweeps.resolved import record_sweep
+from cbp_ray.sweeps.search_log import SearchLog, Stop, search_key
 from cbp_ray.sweeps.status import Status, statuses
-from cbp_ray.sweeps.trainable import Work
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,36 +59,22 @@ def rows(store: Store) -> dict[str, Status]:
     return {row.source: row for row in statuses(store)}
 
 
-def test_another_scale_and_another_file_of_the_same_name_have_a_status_of_their_own(tmp_path: Path) -> None:
-    one = write(tmp_path / "one" / "small.yaml", SMALL + "scales: {smoke: {seeds: 0:2}}")
-    two = write(tmp_path / "two" / "small.yaml", SMALL.replace("[1e-3, 1e-2]", "[1e-3]"))
+def test_another_scale_and_another_file_have_a_status_of_their_own(tmp_path: Path) -> None:
+    one = write(tmp_path / "small.yaml", SMALL + "scales: {smoke: {seeds: 0:2}}")
+    two = write(tmp_path / "other.yaml", SMALL.replace("[1e-3, 1e-2]", "[1e-3]"))
     store = Store(tmp_path, "small")
     assert record_sweep(load_sweep(one), store) == "small"
     assert record_sweep(load_sweep(one, scale="smoke"), store) == "small@smoke"
-    other = record_sweep(load_sweep(two), store)
-    assert {name: row.runs for name, row in rows(store).items()} == {"small": 18, "small@smoke": 6, other: 12}
-    # More seeds or values of the same file are its record; so is the same file elsewhere, in a checkout of a colleague, say.
+    assert record_sweep(load_sweep(two), store) == "other"
+    assert {name: row.runs for name, row in rows(store).items()} == {"small": 18, "small@smoke": 6, "other": 12}
+    # More seeds or values of the same file are its record.
     assert record_sweep(load_sweep(one, seeds="0:9"), store) == "small"
-    assert record_sweep(load_sweep(two, seeds="0:9"), store) == other
-    colleague = write(tmp_path / "three" / "small.yaml", one.read_text())
-    assert record_sweep(load_sweep(colleague, seeds="0:9"), store) == "small"
     assert rows(store)["small"].runs == 27
 
 
-def test_a_job_submitted_again_has_the_record_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, names = Store(tmp_path, "small"), []
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    for number, seeds in enumerate(["0:2", "0:3"]):
-        file = write(tmp_path / f"package_{number}" / "configs" / "small.yaml", SMALL)
-        monkeypatch.chdir(file.parents[1])
-        names.append(record_sweep(load_sweep("configs/small.yaml", seeds=seeds), store))
-    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR")
-    names.append(record_sweep(load_sweep(file, seeds="0:4"), store))
-    assert names == ["small"] * 3
-
-
 @pytest.mark.parametrize(
-    "name", ["examples/grid.yaml", "examples/search.yaml", "examples/torch.yaml", "bit_flipping/fig11.yaml"]
+    "name",
+    ["examples/grid.yaml", "examples/base.yaml", "examples/search.yaml", "examples/torch.yaml", "bit_flipping/fig11.yaml"],
 )
 def test_the_sweep_yaml_says_everything_and_gives_the_same_sweep(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(ROOT / "tune_configs" / name, overrides=["dtype=float64"], seeds="3:5", scale="smoke")
@@ -101,11 +87,10 @@ def test_the_sweep_yaml_says_everything_and_gives_the_same_sweep(name: str, tmp_
     assert "&" not in path.read_text()
     document = yaml.safe_load(path.read_text())
     first = sweep.configurations[0]
-    for section in ("problem", "network", "algorithm", "optimizer"):
-        assert set(document["groups"][first.group][section]) == set(first.config.model_dump()[section])
+    assert document["groups"][first.group][0] == first.config.model_dump(mode="json")
 
 
-def test_a_default_that_depends_on_a_grid_is_left_to_it(tmp_path: Path) -> None:
+def test_defaults_that_depend_on_a_grid_are_resolved_too(tmp_path: Path) -> None:
     sweep = load_sweep(write(tmp_path / "small.yaml", SMALL.replace("name: sgd", "name: [sgd, adam]")))
     assert len(sweep.configurations) == 6
     record_sweep(sweep, Store(tmp_path, "small"))
@@ -118,17 +103,17 @@ def test_a_failure_and_a_checkpoint_end_when_all_their_runs_are_stored_in_whatev
     sweep, store = load_sweep(write(tmp_path / "small.yaml", SMALL)), Store(tmp_path, "small")
     block = Block(sweep.configurations[0].config, sweep.engine, sweep.seeds)
     failures.record(store, block, "cbp", 3, "Traceback\nOSError: no")
-    monkeypatch.setattr(trainable, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(trainable, "STEP_SECONDS", 0.0)
-    Work(store, block, {}).advance()
+    monkeypatch.setattr(block_run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(block_run, "STEP_SECONDS", 0.0)
+    BlockRun(store, block).advance()
     record_sweep(sweep, store)
     assert rows(store)["small"].failed == 1
     store_runs(sweep, store, size=4)
     # Told at once, and removed by the next run.
     assert rows(store)["small"].failed == 0 and failures.read_all(store) == []
-    assert len(checkpoints.unfinished(store)) == 1
+    assert len(unfinished.unfinished(store)) == 1
     run_sweep(sweep, tmp_path)
-    assert checkpoints.unfinished(store) == [] and not list((tmp_path / "small" / "failures").iterdir())
+    assert unfinished.unfinished(store) == [] and not list((tmp_path / "small" / "failures").iterdir())
 
 
 def test_a_failure_some_of_whose_runs_are_missing_stays(tmp_path: Path) -> None:
@@ -164,7 +149,7 @@ def test_tensorboard_runs_that_were_lost_come_back(tmp_path: Path) -> None:
 
 def test_a_search_that_died_is_not_complete_and_its_failures_show(search: Sweep, tmp_path: Path) -> None:
     store, totals = Store(tmp_path, "search"), Totals(3, 6, 0, 1, 1.0)
-    draws = Draws(store, search_key(search))
+    log = SearchLog(store, search_key(search))
     config = search.configurations[0].config
     blocks = [
         Block(config.model_copy(update={"examples": examples}), search.engine, search.seeds) for examples in (1000, 2000, 3000)
@@ -175,7 +160,7 @@ def test_a_search_that_died_is_not_complete_and_its_failures_show(search: Sweep,
     assert rows(store)[name].state == "running"
 
     for block in blocks:
-        draws.add(block, "cbp")
+        log.add(block, "cbp")
     store.write(blocks[0], run_online(blocks[0].config, search.seeds), {})
     failures.record(store, blocks[1], "cbp", 3, "OSError: no")
     path = tmp_path / "search" / "progress" / "search.json"
@@ -183,7 +168,7 @@ def test_a_search_that_died_is_not_complete_and_its_failures_show(search: Sweep,
     row = rows(store)[name]
     assert (row.state, row.configurations, row.done, row.runs, row.missing, row.failed) == ("died", 3, 2, 6, 4, 1)
 
-    draws.stop(blocks[2], Stop(1000, 0.5))
+    log.stop(blocks[2], Stop(1000, 0.5))
     heartbeat.beat("failed", force=True)
     row = rows(store)[name]
     assert (row.state, row.done, row.failed) == ("failed", 4, 1)
@@ -241,9 +226,9 @@ def test_a_dry_run_of_a_search_counts_its_samples(search: Sweep, tmp_path: Path,
     estimate = json.loads(capsys.readouterr().out)
     assert (estimate["trials"], estimate["runs"], estimate["samples"]) == (3, 6, 3)
     block = Block(search.configurations[0].config, search.engine, search.seeds)
-    draws = Draws(Store(tmp_path, "search"), search_key(search))
-    draws.add(block, "cbp")
-    draws.stop(block, Stop(1000, 0.5))
+    log = SearchLog(Store(tmp_path, "search"), search_key(search))
+    log.add(block, "cbp")
+    log.stop(block, Stop(1000, 0.5))
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert "1 configurations x 3 samples x 2 seeds (0:2) = 6 runs" in shown

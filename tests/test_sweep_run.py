@@ -9,7 +9,7 @@ from sweep_help import SMALL, assert_bit_equal, snapshot
 
 from cbp_ray.cli import main
 from cbp_ray.results import Block, Store
-from cbp_ray.sweeps import Outcome, Sweep, cluster, load_sweep, run_sweep
+from cbp_ray.sweeps import Sweep, Totals, cluster, load_sweep, run_sweep
 from cbp_ray.sweeps.progress import Event
 from cbp_ray.sweeps.status import statuses
 
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(sweep: Sweep, storage: Path) -> tuple[list[Event], Outcome]:
+def run(sweep: Sweep, storage: Path) -> tuple[list[Event], Totals]:
     events: list[Event] = []
     return events, run_sweep(sweep, storage, progress=events.append)
 
@@ -48,7 +48,7 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
             seen.extend(statuses(Store(tmp_path, "small")))
 
     outcome = run_sweep(sweep, tmp_path, progress=look)
-    assert (outcome.done, outcome.runs, outcome.failed, outcome.repeated) == (3, 18, 0, 0)
+    assert (outcome.trials_done, outcome.runs_done, outcome.failed) == (3, 18, 0)
     assert_bit_equal(sweep, tmp_path)
     folder = tmp_path / "small"
     assert {p.name for p in folder.iterdir()} == {"curves", "runs", "progress", "sweeps", "sweep.yaml", "tensorboard"}
@@ -59,7 +59,7 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
 
     before = snapshot(tmp_path)
     again = run_sweep(sweep, tmp_path)
-    assert (again.done, again.runs, again.stored_runs) == (0, 0, 18)
+    assert (again.trials_done, again.runs_done, again.stored_runs) == (0, 0, 18)
     assert snapshot(tmp_path) == before
 
 
@@ -69,7 +69,7 @@ def test_more_seeds_more_values_and_other_files_run_only_what_is_new(file: Path,
     more = load_sweep(file, overrides=["groups.cbp.algorithm.replacement_rate=[1e-3, 1e-2, 0.1]"])
     # The same folder by its URI: anything that pyarrow opens will do.
     outcome = run_sweep(more, tmp_path.as_uri())
-    assert (outcome.runs, outcome.stored_runs) == (3 * 3 + 6, 9)
+    assert (outcome.runs_done, outcome.stored_runs) == (3 * 3 + 6, 9)
     after = snapshot(tmp_path)
     assert {path: after[path] for path in before} == before
     assert_bit_equal(more, tmp_path)
@@ -77,7 +77,7 @@ def test_more_seeds_more_values_and_other_files_run_only_what_is_new(file: Path,
     other = tmp_path / "other.yaml"
     other.write_text(SMALL.replace("[1e-3, 1e-2]", "[1e-3, 0.5]"))
     outcome = run_sweep(load_sweep(other), tmp_path)
-    assert (outcome.runs, outcome.stored_runs) == (6, 12)
+    assert (outcome.runs_done, outcome.stored_runs) == (6, 12)
     names = {path.name for path in (tmp_path / "small" / "sweeps").iterdir()}
     assert names == {"small.yaml", "small.json", "other.yaml", "other.json"}
 
@@ -98,7 +98,7 @@ def test_a_trial_that_fails_is_retried_then_recorded_while_the_rest_goes_on(
 
     assert main(["status", "small", "--storage", str(tmp_path), "--failed"]) == 0
     shown = capsys.readouterr().out
-    assert f"{victim} after 3 attempts" in shown and "IsADirectoryError" in shown and "trainable.py" in shown
+    assert f"{victim} after 3 attempts" in shown and "IsADirectoryError" in shown and "block_run.py" in shown
     assert main(["status", "small", "--storage", str(tmp_path), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["state"], row["done"], row["missing"], row["failed"]) == ("failed", 12, 6, 1)
@@ -131,7 +131,7 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert snapshot(tmp_path) == before
     # Neither what was finished nor what was stopped runs again, and what is best is known.
     assert trials(again, "trial_start") == [] and again[-1].totals.examples_done == 0
-    assert (outcome.runs, outcome.stored_runs, outcome.failed) == (0, 16, 0)
+    assert (outcome.runs_done, outcome.stored_runs, outcome.failed) == (0, 16, 0)
     assert again[-1].about["best"] == end.about["best"]
 
     more, _ = run(
@@ -140,11 +140,11 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert len(trials(more, "trial_start")) == 2 and not set(trials(more, "trial_start")) & {*finished, *stopped}
 
 
-@pytest.mark.parametrize("name", ["examples/grid.yaml", "examples/torch.yaml", "examples/mnist.yaml"])
+@pytest.mark.parametrize("name", ["examples/grid.yaml", "examples/base.yaml", "examples/torch.yaml", "examples/mnist.yaml"])
 def test_the_example_files_run_at_smoke_scale(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(ROOT / "tune_configs" / name, scale="smoke")
     outcome = run_sweep(sweep, tmp_path)
-    assert (outcome.runs, outcome.failed) == (sweep.runs, 0)
+    assert (outcome.runs_done, outcome.failed) == (sweep.runs, 0)
     if sweep.engine == "torch" or "mnist" in name:
         assert_bit_equal(sweep, tmp_path)
 

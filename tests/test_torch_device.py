@@ -14,7 +14,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments import OnlineConfig, iterate_online, run_online
 from cbp_ray.experiments.engines.torch_bit_flipping import BitFlippingRun
 from cbp_ray.results import Block, Store
-from cbp_ray.sweeps import trainable
+from cbp_ray.sweeps import block_run, trainable
 
 ALGORITHMS = [{"name": "bp"}, {"name": "online_norm"}, {"name": "linear"}, {"name": "cbp", "replacement_rate": 1e-3}]
 
@@ -64,20 +64,20 @@ def test_a_trial_uses_the_gpu_that_it_has_reserved(
     monkeypatch.setattr(ray, "get_runtime_context", Context)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
     chosen: list[str] = []
-    real = trainable.iterate_online
+    real = block_run.iterate_online
 
     def iterate(*arguments: Any, device: str = "cpu") -> Any:
         chosen.append(device)
         return real(*arguments)
 
-    monkeypatch.setattr(trainable, "iterate_online", iterate)
+    monkeypatch.setattr(block_run, "iterate_online", iterate)
     # It is kept for the process, and would tell other tests of this context.
-    monkeypatch.setattr(trainable, "environment", lambda: {})
+    monkeypatch.setattr(block_run, "environment", lambda: {})
     store, block = Store(tmp_path, "small"), Block(make({"name": "bp"}), "torch", (0,))
-    work = trainable.Work(store, block, {})
+    work = block_run.BlockRun(store, block, trainable.choose_device(block))
     assert (work.device, chosen) == (device, [device])
     while not work.advance()["done"]:
         pass
-    assert trainable.choose_device("kernel") == "cpu"
+    assert trainable.choose_device(Block(make({"name": "bp"}), "kernel", (0,))) == "cpu"
     (runs,) = (tmp_path / "small" / "runs").iterdir()
     assert pyarrow.parquet.read_table(runs).to_pylist()[0]["device"] == device

@@ -1,7 +1,7 @@
 """Checkpoints: one uncompressed `.npz` of plain arrays, written atomically and read without pickle."""
 
+import io
 import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,36 +10,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cbp_ray.atomic_files import write_whole
 from cbp_ray.errors import InputError
 
 Checkpoint = dict[str, NDArray[Any]]
 
 
+def dump(checkpoint: Mapping[str, NDArray[Any]]) -> bytes:
+    """A checkpoint as the content of a file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **checkpoint)
+    return buffer.getvalue()
+
+
+def parse(content: bytes, where: str | os.PathLike[str] = "another file") -> Checkpoint:
+    """The inverse of `dump`.
+
+    Raises:
+      InputError: if the content is not that of such a checkpoint; it names `where` the content comes from.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as data:
+            return {name: data[name] for name in data.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
+        raise InputError(f"checkpoint: must be a .npz file of cbp-ray, got {where} ({error}); remove it") from None
+
+
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Mapping[str, NDArray[Any]]) -> None:
     """Writes a checkpoint; whatever happens, `path` holds either the old file or the whole new one."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            np.savez(file, allow_pickle=False, **checkpoint)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    write_whole(Path(path), dump(checkpoint))
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads what `save_checkpoint` wrote.
 
     Raises:
+      FileNotFoundError: if there is no such file.
       InputError: if the file is not such a checkpoint.
     """
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            return {name: data[name] for name in data.files}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
-        raise InputError(f"checkpoint: must be a .npz file of cbp-ray, got {path} ({error}); remove it") from None
+    return parse(Path(path).read_bytes(), path)

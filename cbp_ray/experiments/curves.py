@@ -1,5 +1,6 @@
 """Learning curves of many runs."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,30 @@ class Curves:
     """[bins]: examples seen at each bin's end."""
     metrics: dict[str, NDArray[np.float64]]
     """Each [seeds, bins]; see `OnlineConfig.metrics`."""
+
+    @classmethod
+    def of(
+        cls,
+        seeds: Sequence[int],
+        examples: Sequence[int],
+        points: Sequence[Mapping[str, NDArray[np.float64]]],
+        metrics: Iterable[str],
+    ) -> "Curves":
+        """Curves from the points of successive bins.
+
+        Args:
+          seeds: one run each.
+          examples: examples seen at each bin's end.
+          points: the metrics of each bin, each [seeds].
+          metrics: names of the metrics to take, in the order of the results' columns.
+        """
+        none = np.empty((len(seeds), 0))
+        stacked = {name: np.stack([point[name] for point in points], axis=1) if points else none for name in metrics}
+        return cls(tuple(seeds), np.array(examples, dtype=np.int64), stacked)
+
+    def points(self) -> list[dict[str, NDArray[np.float64]]]:
+        """The metrics bin by bin, each [seeds]: what `of` was given."""
+        return [{name: values[:, index] for name, values in self.metrics.items()} for index in range(len(self.examples))]
 
     def __getitem__(self, metric: str) -> NDArray[np.float64]:
         return self.metrics[metric]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from cbp_ray.errors import InputError
@@ -28,13 +27,13 @@ class Bin:
     """One point of every run's learning curve."""
 
     index: int
-    """From 0."""
+    """Number of the bin, from 0."""
     bins: int
-    """How many there will be."""
+    """Number of bins of the whole run."""
     examples: int
-    """Seen so far by each run."""
+    """Examples that each run has seen so far."""
     metrics: Metrics
-    """Each [seeds]; see `config.metrics`."""
+    """What the bin records, each [seeds]; see `config.metrics`."""
     _checkpoint: Callable[[], Checkpoint]
 
     def checkpoint(self) -> Checkpoint:
@@ -140,18 +139,16 @@ def run_stacked(
 
 
 def _collect(
-    points: Iterable[Bin], config: OnlineConfig, seeds: tuple[int, ...], progress: Callable[[Bin], None] | None
+    bins: Iterable[Bin], config: OnlineConfig, seeds: tuple[int, ...], progress: Callable[[Bin], None] | None
 ) -> Curves:
     examples: list[int] = []
-    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in config.metrics}
-    for point in points:
+    points: list[Metrics] = []
+    for point in bins:
         examples.append(point.examples)
-        for name, values in point.metrics.items():
-            columns[name].append(values)
+        points.append(point.metrics)
         if progress is not None:
             progress(point)
-    metrics = {name: np.stack(c, axis=1) if c else np.empty((len(seeds), 0)) for name, c in columns.items()}
-    return Curves(seeds, np.array(examples, dtype=np.int64), metrics)
+    return Curves.of(seeds, examples, points, config.metrics)
 
 
 def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
@@ -197,17 +194,17 @@ def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: 
 def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:
     """Loads the state and returns the first bin that is still to come."""
     if str(state.get("format")) != str(FORMAT):
-        raise InputError(f"state: must be a checkpoint of format {FORMAT}, got {state.get('format')}; start anew")
+        raise InputError(f"state: must be a checkpoint of format {FORMAT}, got {state.get('format')}; start again")
     check_complete(state, ("engine", "config", "seeds", "bins"))
     if str(state["engine"]) != engine:
         raise InputError(f"state: was made by engine {str(state['engine'])!r}, got engine={engine!r}; use the same")
     try:
         saved = OnlineConfig.model_validate_json(str(state["config"]))
     except ValidationError:
-        raise InputError("state: must hold a config of this version, got one that it does not know; start anew") from None
+        raise InputError("state: must hold a config of this version, got one that it does not know; start again") from None
     # A longer run of the same experiment may go on from it.
     if saved.model_copy(update={"examples": config.examples}) != config:
-        raise InputError("state: belongs to another config, got a checkpoint whose settings differ; start anew")
+        raise InputError("state: belongs to another config, got a checkpoint whose settings differ; start again")
     if tuple(int(seed) for seed in state["seeds"]) != seeds:
         raise InputError(f"state: has other seeds ({len(state['seeds'])} of them), got {len(seeds)}; use the same")
     bins = int(state["bins"])
@@ -215,6 +212,6 @@ def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tupl
     if seen > config.examples:
         raise InputError(f"state: has seen {seen} examples, got a config with examples = {config.examples}; use more")
     if seen < config.examples and seen != bins * saved.bin_size:
-        raise InputError("state: ends with a shorter bin, got a config that goes on from there; start anew")
+        raise InputError("state: ends with a shorter bin, got a config that goes on from there; start again")
     runner.load_state({name.removeprefix(STATE): a for name, a in state.items() if name.startswith(STATE)}, seen)
     return bins

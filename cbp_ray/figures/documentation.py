@@ -11,9 +11,10 @@ import pyarrow.parquet
 from cbp_ray.figures import markdown, tables
 from cbp_ray.figures.claims import Finding, Verdict
 from cbp_ray.figures.provenance import reproductions
-from cbp_ray.figures.reproduce import Product, join
+from cbp_ray.figures.reproduce import Product
 from cbp_ray.results import Store, config_key
 from cbp_ray.sweeps import Sweep
+from cbp_ray.sweeps.sweep import join
 
 BEGIN, END = "<!-- {}: begin, written by cbp-ray plot -->", "<!-- {}: end -->"
 

@@ -3,12 +3,12 @@
 import contextlib
 import json
 import os
-import platform
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from cbp_ray.sweeps.provenance import commit, cpu_model
 
 LOG = "reproductions.jsonl"
 """Name of the log in a folder of figures: a line of JSON per `Reproduction`."""
@@ -54,29 +54,3 @@ def now() -> dict[str, Any]:
     """The part of a `Reproduction` that is read off the machine."""
     finished = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return {"commit": commit(), "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "finished": finished}
-
-
-def cpu_model() -> str:
-    """The kind of processor of this machine."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def commit() -> str:
-    """The commit of the code, if it runs from a checkout; with a plus sign if files differ from it."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return ""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        found = _git(root, "rev-parse", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "cbp_ray", "tune_configs")
-        return found + ("+" if changed else "")
-    return ""
-
-
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()

@@ -1,9 +1,8 @@
 """From a figure's key to its files: load its sweep, run what is missing, draw, write tables, check claims."""
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from cbp_ray.figures.figure import Figure
 from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.results import Store
 from cbp_ray.sweeps import Sweep, cost, load_sweep
-from cbp_ray.sweeps.definition import make_sweep
-from cbp_ray.sweeps.document import Document, merge
+from cbp_ray.sweeps.sweep import join
 
 CONFIGS = "cbp_ray_tune_configs"
 
@@ -23,27 +21,6 @@ def load_figure(figure: Figure, scale: str = "paper") -> Sweep:
     """The sweep of one figure."""
     with as_file(files(CONFIGS)) as directory:
         return load_sweep(directory / figure.sweep, scale=scale)
-
-
-def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:
-    """The same configurations in as few sweeps as possible, each configuration once.
-
-    Several figures in one sweep keep all cores busy to the end, and start Ray once.
-    """
-    if len(sweeps) == 1:
-        return list(sweeps)
-    documents: dict[str, Document] = {}
-    for sweep in sweeps:
-        common = {key: value for key, value in sweep.document.items() if key not in ("base", "groups")}
-        base, groups = sweep.document.get("base") or {}, sweep.document["groups"]
-        # Named after their file, so that the groups of several files do not collide.
-        own = {f"{sweep.source}.{name}": merge(base, settings or {}) for name, settings in groups.items()}
-        joined = documents.setdefault(json.dumps(common, sort_keys=True), {**common, "groups": {}})
-        joined["groups"] |= own
-    # Each has a record and a status of its own.
-    names = [source] if len(documents) == 1 else [f"{source}-{number}" for number in range(1, len(documents) + 1)]
-    joint = [make_sweep(document, name) for document, name in zip(documents.values(), names, strict=True)]
-    return [replace(sweep, scale=sweeps[0].scale) for sweep in joint]
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ one array `[1 + RESAMPLES]`, the estimate first.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cbp_ray.results.intervals import Interval
 
 Array = NDArray[np.float64]
 
@@ -32,15 +33,6 @@ DIVERGED = 1e6
 """The error that counts for a bin in which a run's error was not a number or infinite."""
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its bootstrap confidence interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-
 def resampling_weights(runs: int, resamples: int = RESAMPLES, seed: int = BOOTSTRAP_SEED) -> Array:
     """Weights [1 + resamples, runs] whose product with per-run values gives means: of all runs, then of resamples."""
     rng = np.random.default_rng(seed)
@@ -48,8 +40,8 @@ def resampling_weights(runs: int, resamples: int = RESAMPLES, seed: int = BOOTST
     return np.concatenate([np.full((1, runs), 1 / runs), counts / runs])
 
 
-def interval(statistic: Array, level: float, runs: int) -> Interval:
-    """Interval of a statistic [1 + resamples] over `runs` runs: percentiles of the resamples, Student's t if runs are few.
+def interval(statistic: Array, level: float, runs: int) -> Interval[float]:
+    """Interval of a statistic [1 + resamples] of so many runs: percentiles of the resamples, Student's t if runs are few.
 
     For a mean, the standard deviation of its resamples times √(n / (n - 1)) is its standard error, so that Student's interval
     is then the textbook's.

@@ -22,8 +22,7 @@ from numba.core import cgutils, types
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-WIDTH = 32
-"""Runs per block. Two AVX-512 registers per float32 value: the second hides the latency of the first."""
+from cbp_ray.kernels import WIDTH as WIDTH
 
 ALIGNMENT = 64
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")

@@ -4,18 +4,18 @@ A file appears under its name only when it is whole and its checksum is right; s
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
@@ -91,7 +91,7 @@ def fetch(dataset: str, directory: Path | None = None) -> tuple[Path, str]:
         if _complete(raw, about.checksums):
             return raw, ""
         raw.mkdir(parents=True, exist_ok=True)
-        with _locked(directory / about.folder / ".lock"):
+        with FileLock(directory / about.folder / ".lock"):
             if _complete(raw, about.checksums):
                 return raw, ""
             return raw, _fetch_anew(dataset, about, raw)
@@ -120,13 +120,6 @@ def _fetch_anew(dataset: str, about: Dataset, raw: Path) -> str:
         f"{dataset}: must be in {raw} or reachable, got no source that works ({'; '.join(reasons)}); "
         f"connect to the internet or copy the raw files there"
     )
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _complete(raw: Path, checksums: dict[str, str]) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyarrow import fs
 
+from cbp_ray.atomic_files import TEMPORARY, write_whole
+
 WHOLE_OBJECT_STORES = {"s3", "gcs", "abfs"}
 """Here an object becomes visible when its upload is complete, and a rename would be a copy."""
-
-TEMPORARY = ".tmp-"
 
 
 class Folder:
@@ -102,26 +102,14 @@ class Folder:
             with self.filesystem.open_output_stream(target) as stream:
                 stream.write(content)
             return
-        temporary = f"{self.path}/{TEMPORARY}{uuid.uuid4().hex}"
         if self.local is not None:
-            self._write_local(Path(temporary), Path(target), content)
+            write_whole(Path(target), content)
             return
+        temporary = f"{self.path}/{TEMPORARY}{uuid.uuid4().hex}"
         self.filesystem.create_dir(self.path)
         with self.filesystem.open_output_stream(temporary) as stream:
             stream.write(content)
         self.filesystem.move(temporary, target)
-
-    def _write_local(self, temporary: Path, target: Path, content: bytes) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
 
     def remove(self, name: str) -> None:
         """Removes a file, or one at a path below; nothing happens if there is none."""

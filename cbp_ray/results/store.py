@@ -31,7 +31,7 @@ class MissingResults(InputError):
     def __init__(self, message: str, seeds: tuple[int, ...]) -> None:
         super().__init__(message)
         self.seeds = seeds
-        """Which."""
+        """Seeds of the runs that are missing."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,25 @@ class Block:
     """One configuration with the seeds of one trial."""
 
     config: OnlineConfig
+    """The configuration, everything resolved."""
     engine: str
+    """Name of the engine that runs it."""
     seeds: tuple[int, ...]
-    """Ascending."""
+    """Seeds of its runs, ascending."""
 
     @cached_property
     def name(self) -> BlockName:
-        """What its files are called."""
+        """The name of its files."""
         return BlockName(config_key(self.config, self.engine), self.seeds)
 
     @property
     def trial_id(self) -> str:
-        """The name as text."""
+        """The name of its files as text."""
         return str(self.name)
 
 
 class Store:
-    """`<storage>/<sweep>/`.
+    """The results of one sweep, in `<storage>/<sweep>/`.
 
     Args:
       storage: folder or URI of all results.
@@ -80,7 +82,7 @@ class Store:
 
         Args:
           block: what was run.
-          curves: of exactly its seeds.
+          curves: curves of exactly its seeds.
           about: columns of `runs`, the same for every seed.
 
         Returns:
@@ -171,24 +173,6 @@ class Store:
         where = f"{self.folder.location} (key {config_key(config, engine)})"
         found = f"got none for seeds {describe_seeds(missing) or 'nothing'}"
         return f"results in {where}: must hold {len(wanted)} runs of {which} by engine {engine!r}, {found}; run the sweep first"
-
-
-def read_curves(
-    storage: str | os.PathLike[str], sweep_name: str, config: OnlineConfig, seeds: Iterable[int], engine: str = "kernel"
-) -> Curves:
-    """The stored curves of one configuration, with exactly these seeds in this order. Opens only the files that hold them.
-
-    Args:
-      storage: folder or URI of all results.
-      sweep_name: name of the sweep.
-      config: the configuration.
-      seeds: the runs wanted.
-      engine: which engine made them.
-
-    Raises:
-      MissingResults: if a run is not stored; the message says which.
-    """
-    return Store(storage, sweep_name).read_curves(config, seeds, engine)
 
 
 def block_names(folder: Folder, suffix: str) -> list[BlockName]:

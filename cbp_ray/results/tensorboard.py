@@ -23,7 +23,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.problems import DEFAULT_PROBLEM
-from cbp_ray.results.aggregates import mean_interval
+from cbp_ray.results.intervals import mean_interval
 from cbp_ray.results.keys import KEY_LENGTH, BlockName, config_key, encode_seeds
 from cbp_ray.results.store import Store
 
@@ -220,14 +220,14 @@ def _run_events(curves: Curves, settings: Settings) -> Iterable[event_pb2.Event]
     yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings, start_time_secs=0))
     judged = curves.performance
     band = mean_interval(curves[judged])
-    columns = {f"{judged}/mean": band.mean, f"{judged}/lower": band.lower, f"{judged}/upper": band.upper}
+    columns = {f"{judged}/mean": band.estimate, f"{judged}/lower": band.low, f"{judged}/upper": band.high}
     columns |= {f"diagnostics/{name}": curves.mean(name) for name in curves.metrics if name != judged}
     for index, examples in enumerate(curves.examples):
         values = {tag: float(column[index]) for tag, column in columns.items()}
         yield _scalars(int(examples), {tag: value for tag, value in values.items() if np.isfinite(value)})
     final = int(curves.examples[-1])
     yield _scalars(
-        final, {f"summary/{judged}_whole_run": float(band.mean.mean()), f"summary/{judged}_end": float(band.mean[-1])}
+        final, {f"summary/{judged}_whole_run": float(band.estimate.mean()), f"summary/{judged}_end": float(band.estimate[-1])}
     )
 
 

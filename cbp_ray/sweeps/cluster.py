@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from cbp_ray.errors import ClusterError, InputError
-from cbp_ray.sweeps.definition import Resources
+from cbp_ray.sweeps.sweep import Resources
 
 OBJECT_STORE_BYTES = 100 * 2**20
-"""Of an embedded cluster. Results go to storage, not through Ray; what Ray carries is a few hundred bytes per trial."""
+"""Size of the object store of an embedded cluster. Results go to storage; Ray carries a few hundred bytes per trial."""
 
 ANSWER_SECONDS = 5.0
-"""To wait for an answer from a cluster's address."""
+"""How long to wait for an answer from a cluster's address."""
 
 HOW_TO_GET_A_TOKEN = "copy ~/.ray/auth_token from the head node, or set RAY_AUTH_TOKEN"
 
@@ -158,7 +158,7 @@ class ClusterLost(ClusterError):
 
 
 def check_alive() -> None:
-    """Sees whether the node that this process hangs on still lives: without it, Tune would wait for ever.
+    """Checks that the node of this process still lives: without it, Tune would wait forever.
 
     Raises:
       ClusterLost: if not.

@@ -1,36 +1,30 @@
 """How long a run takes and how much memory it needs, roughly. Used to size blocks and to answer `--dry-run`."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.problems import PermutedMnistConfig
-
-LANES = 32
-"""Runs that the lane kernel advances together; the engine fills up the last block, so a single run costs as much as these."""
+from cbp_ray.kernels import WIDTH
+from cbp_ray.problems.permuted_mnist import IMAGES
 
 LANE_SECONDS = {"sgd": 20e-9, "adam": 60e-9}
 """Per example and run, for 5 units of 20 inputs on one core of an AVX-512 machine; a machine without is a few times slower."""
 LANE_WEIGHTS = 5 * 20
 
-STACKED = 8
-"""Runs of Permuted MNIST that a trial of the torch engine stacks: on a GPU they cost little more than one."""
-
 TORCH_SECONDS = 400e-6
 """Per example and run of a small network: the price of a few dozen torch calls."""
+TORCH_WEIGHT_SECONDS = 8 * 1.2e-10
+"""Per example, run and weight of a large network in torch, for all passes over the weights."""
 
 RLLIB_SECONDS = 1 / 700
 """Per time-step of Slippery Ant: physics, policy and ten epochs of updates with the paper's networks."""
-RLLIB_BYTES = 700e6
-"""Of a worker with torch, RLlib and a run of it."""
-
-WEIGHT_SECONDS = 1.2e-10
-"""Per example, run and weight of a large network in torch, for each of a few passes over the weights."""
 
 MLP_SECONDS = 1.7e-6
 """Per example of the MLP kernel, however small the network. All of its algorithms take about as long."""
 CACHED_WEIGHTS = 300_000
-"""So many weights stay near the core."""
+"""Number of weights that stay near the core."""
 CACHED_WEIGHT_SECONDS, FAR_WEIGHT_SECONDS = 6e-11, 1.8e-10
 """Per example and weight: of those, and of the rest, which come from memory. SGD skips about half of the weights."""
 ADAM_WEIGHT_SECONDS = 7e-10
@@ -39,14 +33,71 @@ TASK_SECONDS = 6e-3
 """For the permutation of a task and the order of its images, every time that all have been shown."""
 LAYER_SECONDS = 5.3e-9
 """For the diagnostics of a hidden layer of Permuted MNIST at a bin's end, times its width to the power of 2.5."""
-IMAGES = 60_000
-DATA_BYTES = 150e6
-"""Of MNIST in memory, as images and as lists of pixels."""
 
 STATE_ARRAYS = 4
 """Copies of the weights that a learner keeps: themselves, gradients or Adam's moments, and working memory."""
 PROCESS_BYTES = 250e6
-"""Of a worker with Python, Ray, Numba and NumPy."""
+"""Memory of a worker with Python, Ray, Numba and NumPy."""
+MNIST_BYTES = 150e6
+"""Memory of MNIST as images and as lists of pixels."""
+RLLIB_BYTES = 700e6
+"""Memory of one run of RLlib."""
+
+
+def _lane_seconds(config: OnlineConfig) -> float:
+    return config.examples * LANE_SECONDS[config.optimizer.name] * max(0.3, weights(config) / LANE_WEIGHTS)
+
+
+def _mlp_seconds(config: OnlineConfig) -> float:
+    size = weights(config)
+    far = max(0, size - CACHED_WEIGHTS)
+    sgd = (size - far) * CACHED_WEIGHT_SECONDS + far * FAR_WEIGHT_SECONDS
+    per_weight = {"sgd": sgd, "adam": size * ADAM_WEIGHT_SECONDS}[config.optimizer.name]
+    return config.examples * (MLP_SECONDS + per_weight) + _mnist_seconds(config)
+
+
+def _torch_seconds(config: OnlineConfig) -> float:
+    return config.examples * (TORCH_SECONDS + weights(config) * TORCH_WEIGHT_SECONDS)
+
+
+def _torch_mnist_seconds(config: OnlineConfig) -> float:
+    return _torch_seconds(config) + _mnist_seconds(config)
+
+
+def _mnist_seconds(config: OnlineConfig) -> float:
+    """Seconds that are not spent learning: making tasks, and looking into the network at the end of every bin."""
+    tasks = config.examples / min(config.problem.examples_per_task or IMAGES, IMAGES)
+    return tasks * TASK_SECONDS + config.bins * LAYER_SECONDS * sum(math.pow(width, 2.5) for width in config.network.hidden)
+
+
+def _rllib_seconds(config: OnlineConfig) -> float:
+    return config.examples * RLLIB_SECONDS
+
+
+class Cost(NamedTuple):
+    """What an engine needs for a problem."""
+
+    seconds: Callable[[OnlineConfig], float]
+    """Time of one run on one core."""
+    lanes: int = 1
+    """Runs that the engine always advances together: a single run costs as much as these."""
+    together: int = 1
+    """Runs that a trial should have at least, where there are that many."""
+    data_bytes: float = 0.0
+    """Memory that all runs of a worker share."""
+    run_bytes: float = 0.0
+    """Memory of one run beside its weights and curves."""
+
+
+COSTS = {
+    ("kernel", "bit_flipping"): Cost(_lane_seconds, lanes=WIDTH, together=WIDTH),
+    ("kernel", "permuted_mnist"): Cost(_mlp_seconds, data_bytes=MNIST_BYTES),
+    ("torch", "bit_flipping"): Cost(_torch_seconds),
+    # A trial stacks them: on a GPU they cost little more than one.
+    ("torch", "permuted_mnist"): Cost(_torch_mnist_seconds, together=8, data_bytes=MNIST_BYTES),
+    ("rllib", "slippery_ant"): Cost(_rllib_seconds, run_bytes=RLLIB_BYTES),
+}
+"""For every engine and problem of `experiments.engines.ENGINES`."""
 
 
 def weights(config: OnlineConfig) -> int:
@@ -54,52 +105,20 @@ def weights(config: OnlineConfig) -> int:
     return sum(a * b for a, b in pairwise(config.sizes))
 
 
-def lanes(config: OnlineConfig, engine: str) -> int:
-    """Runs that cost as much together as one alone."""
-    return LANES if engine == "kernel" and config.problem.name == "bit_flipping" else 1
-
-
 def together(config: OnlineConfig, engine: str) -> int:
-    """Runs that a trial should have at least, where there are so many."""
-    return STACKED if engine == "torch" and config.problem.name == "permuted_mnist" else lanes(config, engine)
+    """Runs that a trial should have at least, where there are that many."""
+    return COSTS[engine, config.problem.name].together
 
 
 def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
-    """Estimated time of so many runs on one core."""
-    if engine == "rllib":
-        return runs * config.examples * RLLIB_SECONDS
-    size = weights(config)
-    if lanes(config, engine) > 1:
-        whole = math.ceil(runs / LANES) * LANES
-        per_example = LANE_SECONDS[config.optimizer.name] * max(0.3, size / LANE_WEIGHTS)
-        return whole * config.examples * per_example
-    if engine == "kernel":
-        per_example = MLP_SECONDS + _weight_seconds(size, config.optimizer.name)
-    else:
-        per_example = TORCH_SECONDS + 8 * size * WEIGHT_SECONDS
-    return runs * (config.examples * per_example + _around_the_learner(config))
-
-
-def _weight_seconds(size: int, optimizer: str) -> float:
-    if optimizer == "adam":
-        return size * ADAM_WEIGHT_SECONDS
-    far = max(0, size - CACHED_WEIGHTS)
-    return (size - far) * CACHED_WEIGHT_SECONDS + far * FAR_WEIGHT_SECONDS
-
-
-def _around_the_learner(config: OnlineConfig) -> float:
-    """Seconds of one run that are not spent learning: making tasks, and looking into the network at the end of every bin."""
-    if not isinstance(config.problem, PermutedMnistConfig):
-        return 0.0
-    tasks = config.examples / min(config.problem.task_length, IMAGES)
-    return tasks * TASK_SECONDS + config.bins * LAYER_SECONDS * sum(math.pow(width, 2.5) for width in config.network.hidden)
+    """Estimated time of a number of runs on one core."""
+    cost = COSTS[engine, config.problem.name]
+    return math.ceil(runs / cost.lanes) * cost.lanes * cost.seconds(config)
 
 
 def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:
-    """Estimated memory of a worker that advances so many runs together."""
-    if engine == "rllib":
-        return PROCESS_BYTES + runs * RLLIB_BYTES
-    whole = math.ceil(runs / lanes(config, engine)) * lanes(config, engine)
-    curves = whole * config.bins * 10 * 8
-    data = DATA_BYTES if isinstance(config.problem, PermutedMnistConfig) else 0.0
-    return PROCESS_BYTES + data + whole * weights(config) * 8 * STATE_ARRAYS + curves
+    """Estimated memory of a worker that advances a number of runs together."""
+    cost = COSTS[engine, config.problem.name]
+    curves, learner = config.bins * 10 * 8, weights(config) * 8 * STATE_ARRAYS
+    whole = math.ceil(runs / cost.lanes) * cost.lanes
+    return PROCESS_BYTES + cost.data_bytes + whole * (curves + learner + cost.run_bytes)

@@ -1,22 +1,22 @@
 """Trials that failed for good: a file each, until all its runs are stored."""
 
 import json
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
+
+from click import unstyle
 
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Block, Store, block_names
 
 SUFFIX = ".json"
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def record(store: Store, block: Block, group: str, attempts: int, error: str) -> str:
     """Keeps a trial's failure with its traceback. Returns the error's last line."""
-    text = _COLOURS.sub("", error).strip()
+    text = unstyle(error).strip()
     lines = [line for line in text.splitlines() if line.strip()]
     failure = {
         "trial_id": block.trial_id,
@@ -44,8 +44,8 @@ def read_all(store: Store, stored: Mapping[str, set[int]] | None = None) -> list
     """All failures that still count: those with a run that is not stored.
 
     Args:
-      store: of the sweep.
-      stored: the seeds that are, by config key; looked up if not given.
+      store: results of the sweep.
+      stored: the seeds that are stored, by config key; looked up if not given.
     """
     names = block_names(_folder(store), SUFFIX)
     if names and stored is None:

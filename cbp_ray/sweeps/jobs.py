@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +34,7 @@ EXCLUDES = [
     "*.nbc",
     "*.log",
 ]
-"""Of the working directory, what the cluster has no use for."""
-
-LARGEST_UPLOAD_MB = 100
+"""Patterns of what is not sent of the working directory, because the cluster has no use for it."""
 
 
 @contextmanager
@@ -115,7 +112,6 @@ def submit(address: str, arguments: Sequence[str], working_dir: Path) -> str:
     Returns:
       The job's id.
     """
-    check_size(working_dir)
     with _client(address) as client:
         job: str = client.submit_job(
             entrypoint=shlex.join(["python", "-m", "cbp_ray", "run", *arguments]),
@@ -123,35 +119,6 @@ def submit(address: str, arguments: Sequence[str], working_dir: Path) -> str:
             metadata={"program": "cbp-ray"},
         )
     return job
-
-
-def check_size(working_dir: Path) -> None:
-    """Refuses a folder that is too large to send.
-
-    Raises:
-      InputError: naming its largest part.
-    """
-    sizes: Counter[str] = Counter()
-    for path in _sent(working_dir):
-        sizes[path.relative_to(working_dir).parts[0]] += path.lstat().st_size
-    total = sizes.total()
-    if total > LARGEST_UPLOAD_MB * 2**20:
-        largest, size = sizes.most_common(1)[0]
-        raise InputError(
-            f"--working-dir: must be at most {LARGEST_UPLOAD_MB} MB, got {total / 2**20:.0f} MB, of which {largest} has "
-            f"{size / 2**20:.0f}; submit from a folder that holds only code and configs"
-        )
-
-
-def _sent(working_dir: Path) -> list[Path]:
-    """The files of a working directory that go to the cluster, as Ray itself reads the patterns and .gitignore."""
-    from ray._private.runtime_env import packaging
-
-    found: list[Path] = []
-    silent = logging.getLogger(__name__)
-    excluded = packaging._get_excludes(working_dir, EXCLUDES)
-    packaging._dir_travel(working_dir, [excluded], found.append, include_gitignore=True, logger=silent)
-    return [path for path in found if not path.is_dir()]
 
 
 def logs(address: str, job: str) -> str:

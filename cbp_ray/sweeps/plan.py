@@ -9,9 +9,9 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.results.keys import MOST_RANGES, BlockName, config_key, seed_ranges, seeds_by_key
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import cost
-from cbp_ray.sweeps.checkpoints import unfinished
-from cbp_ray.sweeps.definition import Sweep
-from cbp_ray.sweeps.draws import Draws, search_key
+from cbp_ray.sweeps.search_log import SearchLog, search_key
+from cbp_ray.sweeps.sweep import Configuration, Sweep
+from cbp_ray.sweeps.unfinished import unfinished
 
 TRIAL_SECONDS = 20.0
 """A trial of about this length is worth scheduling, and little is lost when it must be scheduled again."""
@@ -28,30 +28,26 @@ class Trial:
     """A block that has to run."""
 
     group: str
+    """The group of its configuration."""
     block: Block
+    """What it runs."""
     seconds: float
-    """Estimate on one core."""
-
-    @property
-    def trial_id(self) -> str:
-        return self.block.trial_id
+    """Estimated time on one core."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is there, and what is left to do."""
+    """What is left to do, as trials."""
 
     sweep: Sweep
     trials: tuple[Trial, ...]
-    """Longest first."""
+    """All trials, the longest first."""
     stored_runs: int
     """Runs of this sweep that are there already, or that a search has stopped."""
-    names: tuple[BlockName, ...] = ()
-    """All blocks that are stored in its folder."""
 
     @property
     def runs(self) -> int:
-        """Runs that are left."""
+        """Number of runs that are left."""
         return sum(len(trial.block.seeds) for trial in self.trials)
 
     @property
@@ -66,47 +62,71 @@ class Plan:
         return max(needs, default=0.0)
 
     def wall_seconds(self, slots: int) -> float:
-        """Estimated time with so many trials at once."""
+        """Estimated time if `slots` trials run at the same time."""
         longest = max((trial.seconds for trial in self.trials), default=0.0)
         return max(self.seconds / max(slots, 1), longest)
 
 
-def make_plan(sweep: Sweep, store: Store, slots: int) -> Plan:
-    """Divides the runs that are not stored into trials.
+@dataclass(frozen=True)
+class Missing:
+    """What of a sweep is not stored, before it is divided into trials."""
 
-    Args:
-      sweep: what is wanted.
-      store: where results are.
-      slots: trials that run at once.
-    """
+    sweep: Sweep
+    names: tuple[BlockName, ...]
+    """All blocks that are stored in the sweep's folder."""
+    stored_runs: int
+    """Runs of this sweep that are there already, or that a search has stopped."""
+    seeds: tuple[tuple[Configuration, set[int], list[BlockName]], ...] = ()
+    """Seeds that each configuration lacks, and its blocks that have a checkpoint."""
+    samples: int = 0
+    """Trials that a search may still begin."""
+
+    @property
+    def any(self) -> bool:
+        """Whether something is left to run."""
+        return self.sweep.tune is not None or any(seeds for _, seeds, _ in self.seeds)
+
+
+def find_missing(sweep: Sweep, store: Store) -> Missing:
+    """Looks up which runs of a sweep are not stored."""
     names = tuple(store.names())
     if sweep.tune is not None:
-        return _search_plan(sweep, store, names)
+        samples = sweep.tune.samples * len(sweep.configurations)
+        known = min(samples, len(SearchLog(store, search_key(sweep)).known(names)))
+        return Missing(sweep, names, known * len(sweep.seeds), samples=samples - known)
     stored = seeds_by_key(names)
     begun: dict[str, list[BlockName]] = defaultdict(list)
     for name in unfinished(store):
         begun[name.key].append(name)
-    wanted, seconds = set(sweep.seeds), _target_seconds(sweep, slots)
-    trials, already = [], 0
+    wanted, missing = set(sweep.seeds), []
     for configuration in sweep.configurations:
-        config, key = configuration.config, config_key(configuration.config, sweep.engine)
-        missing = wanted - stored[key]
-        already += len(wanted) - len(missing)
-        for seeds in divide(missing, begun[key], _block_size(config, sweep.engine, seconds)):
-            block = Block(config, sweep.engine, seeds)
-            trials.append(Trial(configuration.group, block, cost.seconds(config, sweep.engine, len(seeds))))
-    trials.sort(key=lambda trial: -trial.seconds)
-    return Plan(sweep, tuple(trials), already, names)
+        key = config_key(configuration.config, sweep.engine)
+        missing.append((configuration, wanted - stored[key], begun[key]))
+    return Missing(sweep, names, sweep.runs - sum(len(seeds) for _, seeds, _ in missing), tuple(missing))
 
 
-def _search_plan(sweep: Sweep, store: Store, names: tuple[BlockName, ...]) -> Plan:
-    """Which settings a search will draw, only the search knows: its starting points stand for them. All trials may be stopped
-    early, so this is the most that it can take."""
-    assert sweep.tune is not None
-    known = len(Draws(store, search_key(sweep)).known(names))
-    blocks = [(c.group, Block(c.config, sweep.engine, sweep.seeds)) for c in sweep.configurations] * sweep.tune.samples
-    trials = [Trial(group, block, cost.seconds(block.config, sweep.engine, len(sweep.seeds))) for group, block in blocks]
-    return Plan(sweep, tuple(trials[known:]), min(known, len(trials)) * len(sweep.seeds), names)
+def make_plan(missing: Missing, slots: int) -> Plan:
+    """Divides what is missing into trials.
+
+    Args:
+      missing: what is not stored.
+      slots: number of trials that run at the same time.
+    """
+    sweep = missing.sweep
+    if sweep.tune is not None:
+        # Which settings a search will draw, only the search knows: its starting points stand for them. All trials may be
+        # stopped early, so this is the most that it can take.
+        starts = list(sweep.configurations) * sweep.tune.samples
+        blocks = [(start.group, Block(start.config, sweep.engine, sweep.seeds)) for start in starts[: missing.samples]]
+    else:
+        target = _target_seconds(sweep, slots)
+        blocks = [
+            (configuration.group, Block(configuration.config, sweep.engine, part))
+            for configuration, seeds, begun in missing.seeds
+            for part in divide(seeds, begun, _block_size(configuration.config, sweep.engine, target))
+        ]
+    trials = [Trial(group, block, cost.seconds(block.config, sweep.engine, len(block.seeds))) for group, block in blocks]
+    return Plan(sweep, tuple(sorted(trials, key=lambda trial: -trial.seconds)), missing.stored_runs)
 
 
 def divide(missing: Iterable[int], begun: Sequence[BlockName], size: int) -> list[tuple[int, ...]]:

@@ -12,39 +12,48 @@ from cbp_ray.results.store import Store
 
 HEARTBEAT_SECONDS = 5.0
 SILENT_SECONDS = 60.0
-"""A sweep that has given no sign of life for so long is taken for dead."""
+"""A sweep that has given no sign of life for this long is taken for dead."""
 
 
 @dataclass
 class Totals:
-    """Where a sweep is."""
+    """Where a sweep is, and in the end what was done."""
 
     trials: int
-    """Of this start: what is stored already is not among them."""
+    """Number of trials to run; what was stored before is not among them."""
     runs: int
+    """Number of runs in these trials."""
     stored_runs: int
-    """Runs that were there before."""
+    """Number of runs that were there before."""
     slots: int
-    """Trials at once."""
+    """Number of trials that run at the same time."""
     estimated_seconds: float
-    """On one core."""
+    """Estimated time of all trials on one core."""
     trials_done: int = 0
+    """Number of trials that have ended, also those that a search stopped."""
     runs_done: int = 0
+    """Number of runs that are stored by now."""
     examples_done: float = 0
+    """Examples learned from, summed over runs."""
     failed: int = 0
+    """Number of trials given up; `cbp-ray status --failed` shows why."""
     retried: int = 0
-    repeated: int = 0
+    """Number of times that a trial was tried again."""
     engine_seconds: float = 0.0
+    """CPU time inside the engine, summed over the workers."""
     begun: float = field(default_factory=time.time)
+    """When the sweep began, in seconds since 1970."""
+    ended: float | None = None
+    """When it ended; None while it runs."""
     running: dict[str, float] = field(default_factory=dict)
     """Fraction done of each trial that runs."""
     estimated_done: float = 0.0
-    """Of `estimated_seconds`, that of finished trials and of the done part of running ones."""
+    """The part of `estimated_seconds` of finished trials and of the done part of running ones."""
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
-        return time.time() - self.begun
+        """Seconds from the start until the end, or until now."""
+        return (self.ended or time.time()) - self.begun
 
     @property
     def examples_per_second(self) -> float:
@@ -58,7 +67,7 @@ class Totals:
         return max(0.0, self.seconds * (self.estimated_seconds / self.estimated_done - 1))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The numbers that programs read, as JSON has them."""
         remaining = self.remaining_seconds
         return {
             "trials": self.trials,
@@ -69,7 +78,6 @@ class Totals:
             "running": len(self.running),
             "failed": self.failed,
             "retried": self.retried,
-            "repeated": self.repeated,
             "examples_per_second": round(self.examples_per_second),
             "engine_seconds": round(self.engine_seconds, 3),
             "seconds": round(self.seconds, 3),
@@ -79,16 +87,18 @@ class Totals:
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened: `start`, `trial_start`, `trial_done`, `trial_retry`, `trial_failed`, `progress`, `interrupted`,
-    `warning`, `end`."""
+    """Something happened: `start`, `trial_start`, `trial_done`, `trial_retry`, `trial_failed`, `trial_stopped`, `progress`,
+    `interrupted`, `warning`, `end`."""
 
     kind: str
+    """What happened."""
     totals: Totals
+    """Where the sweep is."""
     about: dict[str, Any] = field(default_factory=dict)
     """The trial's id, group, error, … or a message."""
 
     def as_json(self) -> str:
-        """One line."""
+        """The event as one line of JSON."""
         return json.dumps({"event": self.kind, "time": round(time.time(), 3), **self.about, **self.totals.as_dict()})
 
 
@@ -96,7 +106,7 @@ Listener = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
-    """A listener for those who do not want to know."""
+    """A listener that does nothing."""
 
 
 class Heartbeat:

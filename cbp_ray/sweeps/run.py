@@ -1,49 +1,31 @@
 """Running a sweep: plan what is missing, hand it to Ray Tune, keep count."""
 
+import contextlib
 import os
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+import time
 from typing import TYPE_CHECKING
 
 from cbp_ray.errors import InputError
 from cbp_ray.problems import mnist_files
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.store import Store
-from cbp_ray.sweeps import checkpoints, cluster, failures
-from cbp_ray.sweeps.definition import Resources, Sweep
-from cbp_ray.sweeps.plan import Plan, make_plan
+from cbp_ray.sweeps import cluster, failures, unfinished
+from cbp_ray.sweeps.board_updates import BoardUpdates
+from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals, ignore
-from cbp_ray.sweeps.records import record_sweep
+from cbp_ray.sweeps.resolved import record_sweep
+from cbp_ray.sweeps.sweep import Resources, Sweep
 
 if TYPE_CHECKING:
     from ray import tune
 
-    from cbp_ray.sweeps.boards import SweepBoards
+    from cbp_ray.sweeps.tune_callback import SweepCallback
 
 RETRIES = 2
-"""A trial that raises, or whose worker dies, is tried so many times more."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a sweep ended."""
-
-    done: int
-    """Trials finished now."""
-    repeated: int
-    """Trials that ran although another process had stored the same block meanwhile; 0 unless two sweeps run at once."""
-    failed: int
-    """Trials given up; `cbp-ray status --failed` shows why."""
-    stored_runs: int
-    """Runs that were there before."""
-    runs: int
-    """Runs finished now."""
-    seconds: float
-    """From the first trial to the last result."""
-    engine_seconds: float
-    """CPU time inside the engine, summed over the workers."""
+"""How many times more a trial is tried that raises, or whose worker dies."""
 
 
 def run_sweep(
@@ -54,15 +36,15 @@ def run_sweep(
     progress: Listener = ignore,
     retries: int = RETRIES,
     tensorboard: bool = True,
-) -> Outcome:
+) -> Totals:
     """Runs what a sweep still lacks. Call it again after whatever happened: nothing that is stored runs twice.
 
     Args:
-      sweep: from `load_sweep`.
+      sweep: what to run, from `load_sweep`.
       storage: folder or URI; all nodes of the cluster must see the same one.
-      address: of a Ray cluster; without it, a local one is started for the length of the sweep.
+      address: address of a Ray cluster; without it, a local one is started for the length of the sweep.
       progress: told of every event.
-      retries: of a trial that fails.
+      retries: how many times more a trial is tried that fails.
       tensorboard: whether to write a TensorBoard run per configuration.
 
     Returns:
@@ -74,52 +56,49 @@ def run_sweep(
     """
     store = Store(storage, sweep.name)
     address = cluster.resolve_address(address)
-    if sweep.tune is None:
-        # Whether anything is left does not depend on the cluster, and starting one takes seconds.
-        plan = make_plan(sweep, store, slots=1)
-        if not plan.trials:
-            record_sweep(sweep, store)
-            totals = Totals(0, 0, plan.stored_runs, 0, 0.0)
-            _tidy(store)
-            if tensorboard:
-                _boards(sweep, store, plan, totals, progress).catch_up()
-            progress(Event("end", totals))
-            return _outcome(totals)
-    else:
+    if sweep.tune is not None:
         from cbp_ray.sweeps.search import check_search
 
         check_search(sweep)
-    news = _bring_data(sweep)
-    with cluster.connected(address):
-        slots = cluster.slots(sweep.resources)
-        if slots == 0 and address is None:
+    missing = find_missing(sweep, store)
+    # Whether anything is left does not depend on the cluster, and starting one takes seconds.
+    news = _bring_data(sweep) if missing.any else []
+    with cluster.connected(address) if missing.any else contextlib.nullcontext():
+        slots = cluster.slots(sweep.resources) if missing.any else 0
+        if missing.any and slots == 0 and address is None:
             raise InputError(_does_not_fit(sweep.resources))
-        record = record_sweep(sweep, store)
-        plan = make_plan(sweep, store, max(slots, 1))
+        plan = make_plan(missing, max(slots, 1))
         totals = Totals(len(plan.trials), plan.runs, plan.stored_runs, slots, plan.seconds)
-        progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
-        for message in news:
+
+        def warn(message: str) -> None:
             progress(Event("warning", totals, {"message": message}))
-        if slots == 0:
-            progress(Event("warning", totals, {"message": f"{_does_not_fit(sweep.resources)} Waiting for one to come up."}))
+
+        record = record_sweep(sweep, store)
+        boards = BoardUpdates(sweep, store, missing.names, warn) if tensorboard else None
+        if missing.any:
+            progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
+            if slots == 0:
+                news.append(f"{_does_not_fit(sweep.resources)} Waiting for one to come up.")
+            for message in news:
+                warn(message)
         heartbeat = Heartbeat(store, record, totals)
-        heartbeat.beat(force=True)
-        boards = _boards(sweep, store, plan, totals, progress) if tensorboard else None
         try:
+            if missing.any:
+                heartbeat.beat(force=True)
             if boards is not None:
                 boards.catch_up()
-            _fit(sweep, store, plan, totals, progress, heartbeat, boards, retries)
+            if missing.any:
+                from cbp_ray.sweeps.tune_callback import SweepCallback
+
+                _fit(plan, store, slots, retries, SweepCallback(plan, store, totals, progress, heartbeat, boards))
+            else:
+                progress(Event("end", totals))
         except BaseException as error:
             heartbeat.beat("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", force=True)
             raise
         _tidy(store)
-    return _outcome(totals)
-
-
-def _boards(sweep: Sweep, store: Store, plan: Plan, totals: Totals, progress: Listener) -> "SweepBoards":
-    from cbp_ray.sweeps.boards import SweepBoards
-
-    return SweepBoards(sweep, store, plan.names, lambda message: progress(Event("warning", totals, {"message": message})))
+    totals.ended = time.time()
+    return totals
 
 
 def _bring_data(sweep: Sweep) -> list[str]:
@@ -128,7 +107,7 @@ def _bring_data(sweep: Sweep) -> list[str]:
     Each other node of a cluster fetches them for itself, when its first trial asks.
 
     Returns:
-      What is new.
+      A message for each data set that is new.
     """
     wanted = sorted({name for configuration in sweep.configurations for name in configuration.config.problem.datasets})
     fetched = ((dataset, *mnist_files.fetch(dataset)) for dataset in wanted)
@@ -136,41 +115,31 @@ def _bring_data(sweep: Sweep) -> list[str]:
 
 
 def _tidy(store: Store) -> None:
-    """Removes what is about runs that are stored by now, in whatever blocks."""
+    """Removes failures and checkpoints of runs that are stored by now, in whatever blocks."""
     stored = seeds_by_key(store.names())
     failures.drop_stored(store, stored)
-    checkpoints.drop_stored(store, stored)
+    unfinished.drop_stored(store, stored)
 
 
-def _fit(
-    sweep: Sweep,
-    store: Store,
-    plan: Plan,
-    totals: Totals,
-    progress: Listener,
-    heartbeat: Heartbeat,
-    boards: "SweepBoards | None",
-    retries: int,
-) -> None:
+def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCallback") -> None:
+    """Runs the trials of a plan with Tune."""
     from ray import tune
 
-    from cbp_ray.sweeps.bookkeeping import Bookkeeper
-    from cbp_ray.sweeps.trainable import BLOCK, RunBlock, pack
+    from cbp_ray.sweeps.trainable import PACKED, RunBlock, pack
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, totals.slots))
-    bookkeeper = Bookkeeper(sweep, store, plan, totals, progress, heartbeat, boards)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, slots))
     scratch = tempfile.mkdtemp(prefix="cbp-ray-tune-")
-    if sweep.tune is not None:
+    if plan.sweep.tune is not None:
         from cbp_ray.sweeps.search import search_settings
 
-        space, settings = search_settings(sweep, store, totals.slots)
+        space, settings = search_settings(plan.sweep, store, slots)
     else:
-        space = {BLOCK: tune.grid_search([pack(store, trial.block, group=trial.group) for trial in plan.trials])}
+        space = {PACKED: tune.grid_search([pack(store, trial.block, trial.group) for trial in plan.trials])}
         settings = tune.TuneConfig(reuse_actors=True, trial_name_creator=_short_name, trial_dirname_creator=_short_name)
     try:
         tuner = tune.Tuner(
-            tune.with_resources(RunBlock, _request(sweep.resources)),
+            tune.with_resources(RunBlock, _request(plan.sweep.resources)),
             param_space=space,
             tune_config=settings,
             run_config=tune.RunConfig(
@@ -181,11 +150,11 @@ def _fit(
                 # Trials keep checkpoints of their own, which outlive Tune.
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=retries),
-                callbacks=[bookkeeper],
+                callbacks=[callback],
             ),
         )
         tuner.fit()
-        bookkeeper.finish()
+        callback.finish()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -202,15 +171,3 @@ def _request(resources: Resources) -> dict[str, float]:
 def _does_not_fit(resources: Resources) -> str:
     wanted = ", ".join(f"{name}={amount:g}" for name, amount in resources.model_dump().items() if amount)
     return f"resources: must fit on a node, got {wanted} and no node that has it; ask for less."
-
-
-def _outcome(totals: Totals) -> Outcome:
-    return Outcome(
-        done=totals.trials_done,
-        repeated=totals.repeated,
-        failed=totals.failed,
-        stored_runs=totals.stored_runs,
-        runs=totals.runs_done,
-        seconds=totals.seconds,
-        engine_seconds=totals.engine_seconds,
-    )

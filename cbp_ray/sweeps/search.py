@@ -12,20 +12,18 @@ from ray.tune.search import ConcurrencyLimiter, Searcher, create_searcher
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines import row_of
 from cbp_ray.results.keys import BlockName
 from cbp_ray.results.store import Block, Store
-from cbp_ray.sweeps.definition import Configuration, Sweep, TuneSettings, check_engines
-from cbp_ray.sweeps.draws import Draws, search_key
-from cbp_ray.sweeps.trainable import BLOCK, pack
+from cbp_ray.sweeps.search_log import SearchLog, search_key
+from cbp_ray.sweeps.sweep import Sweep, TuneSettings
+from cbp_ray.sweeps.trainable import PACKED, pack
 
 DOMAINS = {"uniform": 2, "loguniform": 2, "randint": 2, "choice": None}
 """Kinds of ranges, and how many numbers each takes."""
 
 DRAWS = 100
 """Attempts to draw settings that were not drawn before; a space without any more is exhausted."""
-
-MOST_CORNERS = 1024
-"""Combinations of ends of ranges that are checked."""
 
 
 def check_search(sweep: Sweep) -> None:
@@ -47,10 +45,10 @@ def check_search(sweep: Sweep) -> None:
         _domain(path, domain)
     for configuration in sweep.configurations:
         try:
-            found = [with_settings(configuration.config, point) for point in _corners(settings)]
+            for point in _ends(settings):
+                row_of(with_settings(configuration.config, point), sweep.engine)
         except InputError as error:
             raise InputError(f"tune.space for groups.{configuration.group}: {error}") from None
-        check_engines(tuple(Configuration(configuration.group, config) for config in found), sweep.engine)
     if settings.search != "random":
         _searcher(settings)
 
@@ -99,8 +97,8 @@ class BlockSearch(Searcher):
         self._inner = {} if random else {turn: _searcher(self._settings) for turn in range(len(sweep.configurations))}
         self._turn_of: dict[str, int] = {}
         self._asked: set[str] = set()
-        self._draws = Draws(store, search_key(sweep))
-        self._stored, self._stopped = set(store.names()), set(self._draws.stopped())
+        self._log = SearchLog(store, search_key(sweep))
+        self._stored, self._stopped = set(store.names()), set(self._log.stopped())
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         turn = next(self._turns)
@@ -120,14 +118,14 @@ class BlockSearch(Searcher):
             return Searcher.FINISHED  # type: ignore[return-value]
         self._asked.add(block.trial_id)
         self._turn_of[trial_id] = turn
-        about = {"metric": self._settings.metric, "every_bins": 1, "group": configuration.group, **self._known(block.name)}
-        return {BLOCK: pack(self._store, block, **about)}
+        about = {"metric": self._settings.metric, "every_bins": 1, **self._known(block.name)}
+        return {PACKED: pack(self._store, block, configuration.group, **about)}
 
     def _known(self, name: BlockName) -> dict[str, Any]:
         """What an earlier start found out about a trial. It is told to the scheduler and the search algorithm, and not run."""
         if name in self._stored:
             return {"known": True}
-        return {"known": True, "stop": self._draws.read_stop(name)} if name in self._stopped else {}
+        return {"known": True, "stop": self._log.read_stop(name)} if name in self._stopped else {}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if inner := self._inner.get(self._turn_of.get(trial_id, -1)):
@@ -138,14 +136,14 @@ class BlockSearch(Searcher):
             inner.on_trial_complete(trial_id, result, error)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: a search goes on from the results."""
+        """Does nothing: a resumed search goes on from the results."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing."""
+        """Does nothing, as `save`."""
 
 
 def with_settings(config: OnlineConfig, point: Mapping[str, Any]) -> OnlineConfig:
-    """`config` with `{"algorithm.replacement_rate": 1e-4, …}`."""
+    """`config` with some settings replaced, by path: `{"algorithm.replacement_rate": 1e-4, …}`."""
     settings = config.model_dump(mode="json")
     for path, value in point.items():
         *parents, leaf = path.split(".")
@@ -176,24 +174,19 @@ def _domain(path: str, domain: Mapping[str, Any]) -> Any:
     return getattr(tune, kind)(low, high)
 
 
-def _corners(settings: TuneSettings) -> Iterator[dict[str, Any]]:
-    """The ends of all ranges and all choices: each with every other, or, if these are too many, one setting at a time."""
-    ends = {path: _ends(domain) for path, domain in settings.space.items()}
-    if math.prod(len(values) for values in ends.values()) <= MOST_CORNERS:
-        yield from (dict(zip(ends, corner, strict=True)) for corner in itertools.product(*ends.values()))
-        return
+def _ends(settings: TuneSettings) -> Iterator[dict[str, Any]]:
+    """Points that try every choice, and the smallest and the largest value that each range can give, one setting at a time."""
+    ends: dict[str, list[Any]] = {}
+    for path, domain in settings.space.items():
+        kind, arguments = next(iter(domain.items()))
+        if kind == "choice":
+            ends[path] = list(arguments)
+        else:
+            low, high = arguments
+            ends[path] = [low, high - 1 if kind == "randint" else math.nextafter(high, low)]
     first = {path: values[0] for path, values in ends.items()}
     for path, values in ends.items():
         yield from (first | {path: value} for value in values)
-
-
-def _ends(domain: Mapping[str, Any]) -> list[Any]:
-    """The values of a choice; the smallest and the largest value that a range can give."""
-    kind, arguments = next(iter(domain.items()))
-    if kind == "choice":
-        return list(arguments)
-    low, high = arguments
-    return [low, high - 1] if kind == "randint" else [low, math.nextafter(high, low)]
 
 
 def _draw(domain: Any, rng: np.random.Generator) -> Any:

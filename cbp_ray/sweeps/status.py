@@ -12,9 +12,9 @@ from cbp_ray.results.keys import BlockName, seeds_by_key
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Store
 from cbp_ray.sweeps import failures
-from cbp_ray.sweeps.draws import Draws
 from cbp_ray.sweeps.progress import SILENT_SECONDS
-from cbp_ray.sweeps.records import read_records
+from cbp_ray.sweeps.resolved import read_records
+from cbp_ray.sweeps.search_log import SearchLog
 
 ENDED = {"finished", "failed", "interrupted"}
 
@@ -24,22 +24,27 @@ class Status:
     """One file's part of a sweep."""
 
     sweep: str
+    """Name of the sweep."""
     source: str
     """Name of the file it comes from."""
     state: str
     """`complete`, `running`, `incomplete`, `interrupted`, `failed`, or `died`: running, but without a sign of life."""
     configurations: int
+    """Number of configurations known so far."""
     runs: int
+    """Number of runs that the file asks for."""
     done: int
     """Runs that are stored, or that a search has stopped early."""
     failed: int
     """Trials that failed and have not succeeded since."""
     running_trials: int
+    """Number of trials that run now."""
     silent_seconds: float | None
-    """Since the last sign of life of the process that ran it last."""
+    """Seconds since the last sign of life of the process that ran it last."""
     host: str
+    """Name of the machine of that process."""
     remaining_seconds: float | None
-    """Estimate of the process that runs it."""
+    """Time left, as the process that runs it estimates."""
 
     @property
     def missing(self) -> int:
@@ -74,7 +79,7 @@ class _Wanted(NamedTuple):
     """What one file asks for."""
 
     keys: set[str]
-    """Of the configurations known so far."""
+    """Keys of the configurations known so far."""
     runs: int
     done: int
     search: bool = False
@@ -87,9 +92,9 @@ def _wanted_by_grid(record: dict[str, Any], stored: dict[str, set[int]]) -> _Wan
 
 def _wanted_by_search(store: Store, record: dict[str, Any], names: list[BlockName]) -> _Wanted:
     """Which settings it tries, only the search knows: it leaves a note of every trial that it begins."""
-    draws, runs = Draws(store, record.get("search", "")), len(record["seeds"])
-    known = min(len(draws.known(names)), record.get("samples", 0))
-    return _Wanted({name.key for name in draws.drawn()}, runs * record.get("samples", 0), runs * known, search=True)
+    log, runs = SearchLog(store, record.get("search", "")), len(record["seeds"])
+    known = min(len(log.known(names)), record.get("samples", 0))
+    return _Wanted({name.key for name in log.drawn()}, runs * record.get("samples", 0), runs * known, search=True)
 
 
 def _status(store: Store, source: str, wanted: _Wanted, failed: list[str]) -> Status:

@@ -55,6 +55,15 @@ def _rllib_refuses(config: OnlineConfig) -> str | None:
     return None
 
 
+def _one_example(config: OnlineConfig) -> OnlineConfig:
+    return config.model_copy(update={"examples": 1, "bin_size": 1})
+
+
+def _one_example_of_one_unit(config: OnlineConfig) -> OnlineConfig:
+    # The kernel is the same for any network, and large ones take long to make.
+    return _one_example(config).model_copy(update={"network": config.network.model_copy(update={"hidden": (1,)})})
+
+
 class Row(NamedTuple):
     """One engine for one problem."""
 
@@ -64,12 +73,14 @@ class Row(NamedTuple):
     """One line about a config that it can't run; None if it can."""
     takes_device: bool = False
     """Whether it computes on other devices than the CPU."""
+    smallest: Callable[[OnlineConfig], OnlineConfig] | None = None
+    """The shortest config whose run compiles all that a config needs; None for an engine that compiles nothing."""
 
 
 _HERE = "cbp_ray.experiments.engines"
 ENGINES: dict[tuple[str, str], Row] = {
-    ("kernel", "bit_flipping"): Row(f"{_HERE}.lane_bit_flipping:LaneEngine", _lanes_refuse),
-    ("kernel", "permuted_mnist"): Row(f"{_HERE}.mlp_permuted_mnist:MlpEngine", _mlp_refuses),
+    ("kernel", "bit_flipping"): Row(f"{_HERE}.lane_bit_flipping:LaneEngine", _lanes_refuse, smallest=_one_example),
+    ("kernel", "permuted_mnist"): Row(f"{_HERE}.mlp_permuted_mnist:MlpEngine", _mlp_refuses, smallest=_one_example_of_one_unit),
     ("torch", "bit_flipping"): Row(f"{_HERE}.torch_bit_flipping:make_engine", _torch_refuses, takes_device=True),
     ("torch", "permuted_mnist"): Row(f"{_HERE}.torch_permuted_mnist:make_engine", _torch_refuses, takes_device=True),
     ("rllib", "slippery_ant"): Row("rllib_ext.engine:RllibEngine", _rllib_refuses),

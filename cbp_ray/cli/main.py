@@ -5,7 +5,6 @@ torch, Ray and Numba are imported inside the commands that need them, so that he
 """
 
 import importlib
-import importlib.util
 import json
 import platform
 from collections.abc import Sequence
@@ -14,9 +13,9 @@ from pathlib import Path
 
 import click
 
-from cbp_ray import cli_figures, cli_jobs, cli_sweeps
-from cbp_ray.cli_errors import Choice, Failed, Program, describe
-from cbp_ray.errors import InputError
+from cbp_ray.cli import figures, jobs, sweeps
+from cbp_ray.cli.errors import Choice, Failed, Program, describe
+from cbp_ray.cli.options import json_option
 
 PROGRAM = "cbp-ray"
 COMPLETION_VARIABLE = "_CBP_RAY_COMPLETE"
@@ -44,11 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _not_built(instead: str) -> InputError:
-    """The answer of a command that is declared but has nothing behind it yet; goes when the last one is built."""
-    return InputError(f"not built yet in this version ({version('cbp-ray')}); {instead}")
-
-
 def _print_versions(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
@@ -57,9 +51,6 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, wanted: boo
     for name, number in versions.items():
         click.echo(f"{name} {number}")
     ctx.exit()
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs to read.")
 
 
 @click.group(
@@ -84,9 +75,10 @@ def cli(ctx: click.Context) -> None:
 
     \b
     Examples:
-      cbp-ray figures              which figures there are, and which can be reproduced
+      cbp-ray run sweep.yaml       run a sweep of your own, or what is missing of it
+      cbp-ray plot sweep.yaml      draw its learning curves
+      cbp-ray figures              which figures of the paper there are, and what they cost
       cbp-ray reproduce fig6       run, draw and check a figure of the paper
-      cbp-ray bench gnt            what generate-and-test adds to a training step
       cbp-ray COMMAND --help       what a command does, with examples
     """
     if ctx.invoked_subcommand is None:
@@ -94,14 +86,14 @@ def cli(ctx: click.Context) -> None:
 
 
 for command in (
-    cli_sweeps.run,
-    cli_figures.reproduce,
-    cli_figures.plot,
-    cli_sweeps.status,
-    cli_figures.figures,
-    cli_jobs.submit,
-    cli_jobs.logs,
-    cli_jobs.stop,
+    sweeps.run,
+    figures.reproduce,
+    figures.plot,
+    sweeps.status,
+    figures.figures,
+    jobs.submit,
+    jobs.logs,
+    jobs.stop,
 ):
     cli.add_command(command)
 
@@ -146,9 +138,6 @@ def bench(name: str, as_json: bool) -> None:
       cbp-ray bench gnt
       cbp-ray bench bit-flipping --json | tail -n 1 > bit-flipping.json
     """
-    if importlib.util.find_spec(BENCHMARKS[name]) is None:
-        built = [other for other, module in BENCHMARKS.items() if importlib.util.find_spec(module)]
-        raise _not_built(f"benchmarks that are: {', '.join(built) or 'none'}")
     benchmark = importlib.import_module(BENCHMARKS[name])
     result = benchmark.run()
     click.echo(json.dumps(result) if as_json else benchmark.render(result))

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cbp_ray.cli_errors import Choice
-from cbp_ray.cli_sweeps import (
+from cbp_ray.cli.display import print_table, span
+from cbp_ray.cli.errors import Choice
+from cbp_ray.cli.options import (
+    address_option,
     check_outlives_job,
     check_storage,
     check_writable,
     in_job,
-    print_table,
-    run_and_show,
+    json_option,
+    scale_option,
     storage_option,
 )
+from cbp_ray.cli.sweeps import run_and_show
 from cbp_ray.errors import InputError
 from cbp_ray.figures.figure import Figure
 from cbp_ray.figures.registry import FIGURES, GROUPS, chosen
@@ -45,13 +48,6 @@ class FigureOrFile(Choice):
         return super().convert(value, param, ctx)
 
 
-scale_option = click.option(
-    "--scale",
-    type=Choice(["paper", "laptop", "smoke"]),
-    default="paper",
-    show_default=True,
-    help="The paper's runs; what a 2-core machine finishes; a few seconds.",
-)
 output_option = click.option(
     "--output",
     metavar="FOLDER",
@@ -64,7 +60,7 @@ output_option = click.option(
 @scale_option
 @storage_option
 @output_option
-@click.option("--address", metavar="A", help="Ray cluster to run on; a local one is started without it.")
+@address_option
 def reproduce(figure: str, scale: str, storage: str, output: str | None, address: str | None) -> int:
     """Run the sweeps of a figure, draw it and check its claims.
 
@@ -83,7 +79,8 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
     """
     figures = chosen(figure)
     from cbp_ray.figures.provenance import Reproduction, now
-    from cbp_ray.figures.reproduce import join, load_figure
+    from cbp_ray.figures.reproduce import load_figure
+    from cbp_ray.sweeps.sweep import join
 
     begun = time.monotonic()
     storage = check_storage(storage)
@@ -102,7 +99,7 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
         command=f"cbp-ray reproduce {figure}" + ("" if scale == "paper" else f" --scale {scale}"),
         figures=[f.key for f in figures],
         scale=scale,
-        runs=sum(outcome.runs for outcome in outcomes),
+        runs=sum(outcome.runs_done for outcome in outcomes),
         stored_runs=sum(outcome.stored_runs for outcome in outcomes),
         failed=failed,
         sweep_seconds=sum(outcome.seconds for outcome in outcomes),
@@ -175,7 +172,7 @@ def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> i
 
 @click.command()
 @scale_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs to read.")
+@json_option
 def figures(scale: str, as_json: bool) -> None:
     """List the figures of the paper, their claims and what they cost.
 
@@ -189,7 +186,6 @@ def figures(scale: str, as_json: bool) -> None:
       cbp-ray figures --scale laptop
       cbp-ray figures --json
     """
-    from cbp_ray.cli_progress import span
     from cbp_ray.figures.reproduce import Estimate, estimate
 
     costs: dict[str, Estimate] = {f.key: estimate([f], scale) for f in FIGURES.values() if f.available}
@@ -228,7 +224,6 @@ def _directory(storage: str, output: str | None, scale: str) -> Path:
 
 
 def _say_if_long(figures: Sequence[Figure]) -> None:
-    from cbp_ray.cli_progress import span
     from cbp_ray.figures.reproduce import estimate
 
     paper = estimate(figures, "paper").core_seconds

@@ -4,10 +4,17 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli_sweeps import check_outlives_job, config_argument, load, scale_option, seeds_option, set_option, storage_option
+from cbp_ray.cli.options import (
+    check_outlives_job,
+    config_argument,
+    scale_option,
+    seeds_option,
+    server_option,
+    set_option,
+    storage_option,
+)
+from cbp_ray.cli.sweeps import load
 from cbp_ray.errors import InputError
-
-server_option = click.option("--address", metavar="URL", required=True, help="Job server of the cluster, http://HOST:8265.")
 
 
 @click.command()

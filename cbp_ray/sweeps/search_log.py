@@ -1,4 +1,4 @@
-"""What a search has drawn and which of it was stopped early, kept beside the results, so that a search goes on and not again.
+"""Which trials a search has begun and which were stopped early, kept on disk so that a resumed search repeats none.
 
 `searches/<search>/drawn/` has a file for every trial that a search has begun, `searches/<search>/stopped/` one for every trial
 that its scheduler ended. The names alone say which trials: counting opens nothing.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.results.keys import BlockName, config_key
 from cbp_ray.results.store import Block, Store, block_names
-from cbp_ray.sweeps.definition import Sweep
+from cbp_ray.sweeps.sweep import Sweep
 
 SUFFIX = ".json"
 
@@ -21,8 +21,9 @@ class Stop(NamedTuple):
     """Where a scheduler ended a trial."""
 
     examples: int
+    """Examples that the trial had seen."""
     value: float
-    """Of the search's metric."""
+    """Value of the search's metric at that point."""
 
 
 def search_key(sweep: Sweep) -> str:
@@ -36,12 +37,12 @@ def search_key(sweep: Sweep) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Draws:
+class SearchLog:
     """The trials of one search.
 
     Args:
-      store: of the sweep.
-      search: see `search_key`.
+      store: results of the sweep.
+      search: the search's key, see `search_key`.
     """
 
     def __init__(self, store: Store, search: str) -> None:
@@ -53,11 +54,11 @@ class Draws:
         return block_names(self._drawn, SUFFIX)
 
     def stopped(self) -> list[BlockName]:
-        """Those that the scheduler ended."""
+        """The trials that the scheduler ended."""
         return block_names(self._stopped, SUFFIX)
 
     def known(self, stored: Iterable[BlockName]) -> list[BlockName]:
-        """Those whose outcome is known: stored, or stopped."""
+        """The trials whose outcome is known: stored, or stopped."""
         settled = {*stored, *self.stopped()}
         return [name for name in self.drawn() if name in settled]
 

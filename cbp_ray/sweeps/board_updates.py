@@ -8,18 +8,18 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.results.keys import BlockName, config_key
 from cbp_ray.results.store import Block, Store
 from cbp_ray.results.tensorboard import Boards, Settings, flat_settings, varying
-from cbp_ray.sweeps.definition import Sweep
-from cbp_ray.sweeps.draws import Draws, search_key
-from cbp_ray.sweeps.records import read_records
+from cbp_ray.sweeps.resolved import read_records
+from cbp_ray.sweeps.search_log import SearchLog, search_key
+from cbp_ray.sweeps.sweep import Sweep
 
 
-class SweepBoards:
-    """Writes them. A run sums up all seeds that are stored, also those that another file asked for.
+class BoardUpdates:
+    """Writes the runs as results come in. A run sums up all seeds that are stored, also those that another file asked for.
 
     Args:
-      sweep: whose configurations.
+      sweep: the sweep whose configurations are shown.
       store: where results are.
-      stored: the blocks that are there.
+      stored: the blocks that are stored already.
       warn: told once if they can't be written: pictures of results must not end the making of results.
     """
 
@@ -33,14 +33,14 @@ class SweepBoards:
         self._broken = False
 
     def catch_up(self) -> None:
-        """Writes the runs of complete configurations that are not there: after a crash, or after somebody removed them."""
+        """Writes the runs of complete configurations that are not there: after a crash, or after they were removed."""
         for configuration in self._sweep.configurations:
             key = config_key(configuration.config, self._sweep.engine)
             self._write(key, lambda c=configuration: (c.group, c.config))  # type: ignore[misc]
         if self._sweep.tune is not None:
-            draws = Draws(self._store, search_key(self._sweep))
-            for name in draws.drawn():
-                self._write(name.key, lambda name=name: draws.read(name))  # type: ignore[misc]
+            log = SearchLog(self._store, search_key(self._sweep))
+            for name in log.drawn():
+                self._write(name.key, lambda name=name: log.read(name))  # type: ignore[misc]
 
     def stored(self, block: Block, group: str) -> None:
         """Takes note of a block that is stored now."""

@@ -1,20 +1,24 @@
-"""Means over runs, with confidence intervals."""
+"""Confidence intervals, and means over runs with theirs."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class Interval(NamedTuple):
-    """A mean and its confidence interval, each [bins]."""
-
-    mean: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+Numbers = TypeVar("Numbers", float, NDArray[np.float64])
 
 
-def mean_interval(values: NDArray[np.float64], confidence: float = 0.95) -> Interval:
+@dataclass(frozen=True)
+class Interval(Generic[Numbers]):
+    """An estimate with its confidence interval: three numbers, or three arrays."""
+
+    estimate: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def mean_interval(values: NDArray[np.float64], confidence: float = 0.95) -> Interval[NDArray[np.float64]]:
     """Mean over the runs and Student's interval around it: mean ± t(confidence, n - 1)·s/√n.
 
     Args:

@@ -1,35 +1,58 @@
-"""How a running sweep looks: a bar on a terminal, plain lines elsewhere, JSON for programs."""
+"""What people see: tables, and a running sweep as a bar on a terminal, plain lines elsewhere, JSON for programs."""
 
 import json
 import sys
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from cbp_ray.sweeps.progress import Event, Totals
+if TYPE_CHECKING:
+    from rich.table import Column, Table
 
+    from cbp_ray.sweeps.progress import Event, Totals
+
+LOG_WIDTH = 132
+"""Columns of a table that goes to a file or a pipe."""
 PLAIN_SECONDS = 10.0
-"""Between two lines that say nothing new."""
+"""Seconds between two lines that say nothing new."""
+
+
+def table_of(*columns: "Column | str") -> "Table":
+    """An empty table in the style of `cbp-ray status`."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(*columns, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+
+
+def print_table(table: "Table") -> None:
+    """Prints a table as wide as the terminal, and wide into a file or a pipe."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, LOG_WIDTH)
+    console.print(table)
 
 
 class Display(Protocol):
-    """A listener that is closed at the end."""
+    """A listener to a sweep that is closed at its end."""
 
-    def __call__(self, event: Event) -> None: ...
+    def __call__(self, event: "Event") -> None: ...
 
     def close(self) -> None: ...
 
 
 def make_display(as_json: bool) -> Display:
-    """What suits whoever looks."""
+    """The display that suits where the output goes."""
     if as_json:
         return Json()
     return Bar() if sys.stdout.isatty() else Lines()
 
 
 def span(seconds: float | None) -> str:
-    """`4 s`, `3 min`, `2.5 h`, `160 days`."""
+    """A time in words: `4 s`, `3 min`, `2.5 h`, `160 days`."""
     if seconds is None:
         return "?"
     if seconds < 100:
@@ -39,14 +62,14 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
-def rate(totals: Totals) -> str:
-    """`35 M examples/s`."""
+def rate(totals: "Totals") -> str:
+    """The speed of a sweep in words: `35 M examples/s`."""
     number = totals.examples_per_second
     return f"{number / 1e6:.1f} M examples/s" if number >= 1e5 else f"{number:.0f} examples/s"
 
 
-def summary(totals: Totals) -> str:
-    """The last line."""
+def summary(totals: "Totals") -> str:
+    """The last line about a sweep: what was done, and what failed."""
     parts = [f"{totals.runs_done} runs in {totals.trials_done} trials, {span(totals.seconds)}"]
     if totals.stored_runs:
         parts.append(f"{totals.stored_runs} runs were there before")
@@ -57,14 +80,14 @@ def summary(totals: Totals) -> str:
     return "; ".join(parts)
 
 
-def best(event: Event) -> str | None:
-    """What a search has found."""
+def best(event: "Event") -> str | None:
+    """The best settings that a search has found, as a line; None if there are none."""
     found = event.about.get("best")
     return f"best: {found['value']:.6g} with {json.dumps(found['config'])}" if found else None
 
 
-def incident(event: Event) -> str | None:
-    """A line about what should not scroll away."""
+def incident(event: "Event") -> str | None:
+    """A line about an event that should not scroll away; None for the others."""
     about = event.about
     if event.kind == "trial_failed":
         return f"failed after {about['attempts']} attempts: {about['group']} {about['trial_id']}: {about['message']}"
@@ -75,29 +98,29 @@ def incident(event: Event) -> str | None:
     return str(about["message"]) if event.kind == "warning" else None
 
 
-def _end(event: Event) -> None:
+def _end(event: "Event") -> None:
     click.echo(summary(event.totals))
     if (line := best(event)) is not None:
         click.echo(line)
 
 
 class Json:
-    """One object per line."""
+    """Prints every event as one JSON object per line."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: "Event") -> None:
         click.echo(event.as_json())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is nothing to take off the screen."""
 
 
 class Lines:
-    """A line every now and then."""
+    """Prints a line every few seconds."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: "Event") -> None:
         totals = event.totals
         if event.kind == "start":
             click.echo(f"{event.about['storage']}: {totals.runs} runs in {totals.trials} trials, {totals.slots} at once")
@@ -111,11 +134,11 @@ class Lines:
             click.echo(f"{done}, {rate(totals)}, {span(totals.remaining_seconds)} left, {totals.failed} failed")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is nothing to take off the screen."""
 
 
 class Bar:
-    """A live bar."""
+    """Shows a live bar on a terminal."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -130,7 +153,7 @@ class Bar:
         self._task = self._progress.add_task("starting Ray", total=None, text="")
         self._progress.start()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: "Event") -> None:
         totals = event.totals
         if event.kind == "end":
             self.close()

@@ -1,4 +1,4 @@
-"""The driver's side of a sweep: what Tune reports becomes counts, events, failures on record and TensorBoard runs."""
+"""What Ray Tune reports of trials becomes counts, events, failures on record and TensorBoard runs."""
 
 import math
 from typing import Any
@@ -8,37 +8,39 @@ from ray.tune.experiment import Trial as TuneTrial
 
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import cost, failures
-from cbp_ray.sweeps.boards import SweepBoards
+from cbp_ray.sweeps.board_updates import BoardUpdates
 from cbp_ray.sweeps.cluster import check_alive
-from cbp_ray.sweeps.definition import Sweep
-from cbp_ray.sweeps.draws import Draws, Stop, search_key
 from cbp_ray.sweeps.plan import Plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
-from cbp_ray.sweeps.trainable import BLOCK, unpack
+from cbp_ray.sweeps.search_log import SearchLog, Stop, search_key
+from cbp_ray.sweeps.trainable import PACKED, Unpacked, unpack
 
 PROGRESS_SECONDS = 1.0
 CHECK_SECONDS = 5.0
-"""Between two looks at whether Ray is alive."""
+"""Seconds between two checks that Ray is alive."""
 
 
-class Bookkeeper(Callback):
-    """Listens to Tune."""
+class SweepCallback(Callback):
+    """Listens to Tune on behalf of one sweep.
+
+    Args:
+      plan: what the sweep is going to run.
+      store: where its results go.
+      totals: the counts to keep.
+      progress: told of every event.
+      heartbeat: the sweep's sign of life.
+      boards: its TensorBoard runs; None for none.
+    """
 
     def __init__(
-        self,
-        sweep: Sweep,
-        store: Store,
-        plan: Plan,
-        totals: Totals,
-        progress: Listener,
-        heartbeat: Heartbeat,
-        boards: SweepBoards | None,
+        self, plan: Plan, store: Store, totals: Totals, progress: Listener, heartbeat: Heartbeat, boards: BoardUpdates | None
     ) -> None:
-        self._sweep, self._store, self._totals = sweep, store, totals
+        self._sweep, self._store, self._totals = plan.sweep, store, totals
         self._progress, self._heartbeat, self._boards = progress, heartbeat, boards
-        self._draws = None if sweep.tune is None else Draws(store, search_key(sweep))
-        self._drawn = set(self._draws.drawn()) if self._draws is not None else set()
-        self._seconds = {trial.trial_id: trial.seconds for trial in plan.trials}
+        self._log = None if plan.sweep.tune is None else SearchLog(store, search_key(plan.sweep))
+        self._drawn = set(self._log.drawn()) if self._log is not None else set()
+        self._seconds = {trial.block.trial_id: trial.seconds for trial in plan.trials}
+        self._unpacked: dict[str, Unpacked] = {}
         self._reported: dict[str, dict[str, Any]] = {}
         self._finished_estimate = 0.0
         self._next_progress = 0.0
@@ -47,22 +49,23 @@ class Bookkeeper(Callback):
         self._best: tuple[float, Block] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune pickles its callbacks with its own snapshot, which nobody reads.
+        # Tune pickles its callbacks with its own snapshot, which is never read.
         return {}
 
-    def _block(self, trial: TuneTrial) -> tuple[Block, str, bool]:
+    def _about(self, trial: TuneTrial) -> Unpacked:
         """The trial's block, its group, and whether a search only hears again what it knows of it."""
-        _, block, extra = unpack(trial.config[BLOCK])
-        return block, extra["group"], extra.get("known", False)
+        if trial.trial_id not in self._unpacked:
+            self._unpacked[trial.trial_id] = unpack(trial.config[PACKED])
+        return self._unpacked[trial.trial_id]
 
     def _tell(self, kind: str, block: Block, group: str, **about: Any) -> None:
         self._progress(Event(kind, self._totals, {"trial_id": block.trial_id, "group": group, **about}))
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block, group, known = self._block(trial)
+        _, block, group, known, _ = self._about(trial)
         self._open.add(trial.trial_id)
-        if self._draws is not None and block.name not in self._drawn:
-            self._draws.add(block, group)
+        if self._log is not None and block.name not in self._drawn:
+            self._log.add(block, group)
             self._drawn.add(block.name)
         if known:
             return
@@ -72,7 +75,7 @@ class Bookkeeper(Callback):
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        block, group, known = self._block(trial)
+        _, block, group, known, _ = self._about(trial)
         if known:
             if result["stored"] and self._boards is not None:
                 # Perhaps drawn for the first time: other files and other searches store blocks as well.
@@ -81,7 +84,7 @@ class Bookkeeper(Callback):
         before = self._reported.get(block.trial_id, {})
         totals = self._totals
         for name in ("new_examples", "engine_seconds"):
-            # A worker that begins anew counts from zero again.
+            # A worker that begins again counts from zero again.
             change = result[name] - before.get(name, 0)
             change = result[name] if change < 0 else change
             if name == "new_examples":
@@ -99,7 +102,6 @@ class Bookkeeper(Callback):
         self._reported.pop(block.trial_id, None)
         totals.trials_done += 1
         totals.runs_done += len(block.seeds)
-        totals.repeated += bool(result["repeated"])
         self._finished_estimate += self._estimate(block)
         if self._boards is not None:
             self._boards.stored(block, group)
@@ -116,13 +118,13 @@ class Bookkeeper(Callback):
         trial.metric_analysis.clear()
         trial.metric_n_steps.clear()
         result, settings = trial.last_result, self._sweep.tune
-        if settings is None or self._draws is None:
+        if settings is None or self._log is None:
             return
-        block, group, known = self._block(trial)
+        _, block, group, known, _ = self._about(trial)
         if not result["stored"]:
             if known:
                 return
-            self._draws.stop(block, Stop(result["examples"], result[settings.metric]))
+            self._log.stop(block, Stop(result["examples"], result[settings.metric]))
             self._totals.running.pop(block.trial_id, None)
             self._totals.trials_done += 1
             self._tell("trial_stopped", block, group, examples=result["examples"])
@@ -134,13 +136,13 @@ class Bookkeeper(Callback):
             self._best = value, block
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block, group, _ = self._block(trial)
+        _, block, group, _, _ = self._about(trial)
         self._totals.retried += 1
         self._totals.running.pop(block.trial_id, None)
         self._tell("trial_retry", block, group, attempt=trial.num_failures)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        block, group, _ = self._block(trial)
+        _, block, group, _, _ = self._about(trial)
         self._totals.failed += 1
         self._open.discard(trial.trial_id)
         self._totals.running.pop(block.trial_id, None)
@@ -164,13 +166,14 @@ class Bookkeeper(Callback):
             self._progress(Event("progress", totals))
 
     def finish(self) -> None:
-        """After Tune has come to its end.
+        """Says how the sweep ended, after Tune has come to its end.
 
         Raises:
           KeyboardInterrupt: if that was because of Ctrl-C.
         """
         totals = self._totals
         totals.running.clear()
+        self._unpacked.clear()
         missing = self._sweep.tune is None and totals.trials_done + totals.failed < totals.trials
         if missing or self._open:
             self._progress(Event("interrupted", totals))

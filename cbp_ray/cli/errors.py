@@ -1,7 +1,6 @@
 """How the command line says that its input is bad: one line with the place, the rule, the value and the fix."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -13,9 +12,10 @@ class Choice(click.Choice[str]):
     """A choice whose error says the rule, the value and the nearest right one."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        near = get_close_matches(str(value), self.choices, n=1)
-        fix = f"; did you mean {near[0]!r}?" if near else ""
-        return f"must be one of {', '.join(self.choices)}, got {value!r}{fix}"
+        # Here, because Pydantic would slow down every `--help`.
+        from cbp_ray.validation import suggest
+
+        return f"must be one of {', '.join(self.choices)}, got {value!r}; {suggest(str(value), self.choices)}"
 
 
 class Failed(click.ClickException):

@@ -1,0 +1,3 @@
+"""The command line `cbp-ray`: one module per family of commands, and what they share."""
+
+from cbp_ray.cli.main import main as main

@@ -1,0 +1,89 @@
+"""What several commands share: their options, and the checks of places that they read and write."""
+
+import os
+from pathlib import Path
+
+import click
+
+from cbp_ray.cli.errors import Choice
+from cbp_ray.errors import InputError
+
+SCALES = ("paper", "laptop", "smoke")
+
+config_argument = click.argument("config", metavar="CONFIG.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs to read.")
+storage_option = click.option(
+    "--storage",
+    metavar="DIR",
+    default="results",
+    show_default=True,
+    help="Where results are kept: a folder that all nodes share, or a URI such as s3://bucket/path.",
+)
+set_option = click.option("--set", "overrides", metavar="A.B=C", multiple=True, help="Replace one setting; may be repeated.")
+seeds_option = click.option("--seeds", metavar="START:STOP", help="Seeds START to STOP-1 instead of those in the config.")
+scale_option = click.option(
+    "--scale",
+    type=Choice(SCALES),
+    default="paper",
+    show_default=True,
+    help="The paper's runs; what a 2-core machine finishes; a few seconds. A sweep file says which it has.",
+)
+address_option = click.option("--address", metavar="A", help="Ray cluster to run on; a local one is started without it.")
+server_option = click.option("--address", metavar="URL", required=True, help="Job server of the cluster, http://HOST:8265.")
+
+
+def check_storage(storage: str, writes: bool = True) -> str:
+    """Refuses a storage that cannot be one, before anything starts.
+
+    Args:
+      storage: the value of `--storage`.
+      writes: whether the command is going to write to it.
+
+    Returns:
+      The storage as an absolute path or a URI.
+
+    Raises:
+      InputError: for a file, a URI that pyarrow does not know or can't reach, and, if the command writes, for a folder that
+        is not writable or is gone after the job.
+    """
+    if writes and in_job():
+        check_outlives_job(storage, "--storage")
+    if "://" in storage:
+        from pyarrow.fs import FileType
+
+        from cbp_ray.results.storage import Folder
+
+        try:
+            folder = Folder(storage)
+            if folder.filesystem.get_file_info(folder.path).type == FileType.File:
+                raise ValueError("it is a file")
+        except (ValueError, OSError) as error:
+            reason = " ".join(str(error).split())[:100]
+            raise InputError(
+                f"--storage: must be a folder or a URI of pyarrow.fs, got {storage!r} ({reason}); correct it"
+            ) from None
+        return storage
+    path = Path(storage).absolute()
+    if writes:
+        check_writable(path, "--storage")
+    elif path.exists() and not path.is_dir():
+        raise InputError(f"--storage: must be a folder, got the file {storage!r}; use another")
+    return str(path)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuses a path that is no folder, or a folder that can be neither written nor made."""
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"{option}: must be a folder that can be written, got {str(path)!r}; use another")
+
+
+def in_job() -> bool:
+    """Whether this process is the entry point of a Ray job."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
+def check_outlives_job(place: str, option: str) -> None:
+    """Refuses a relative path: in a job it lies in the unpacked working directory, which Ray removes."""
+    if "://" not in place and not Path(place).is_absolute():
+        raise InputError(f"{option}: must be an absolute path or a URI for a job, got {place!r}; use /shared/cbp, say")

@@ -1,0 +1,242 @@
+"""What a sweep is: configurations, seeds, an engine, and what a trial needs. `load_sweep` makes one from a YAML file."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines import NAMES, EngineName, row_of
+from cbp_ray.experiments.online import check_seeds
+from cbp_ray.results.keys import config_key
+from cbp_ray.sweeps.grid import expand
+from cbp_ray.sweeps.sweep_file import NO_GROUP, Document, read_sweep_file
+from cbp_ray.validation import Count, CountFromZero, Model, NotNegative, Positive, make
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RESERVED = ("figures",)
+"""Names of folders in the storage that are not sweeps."""
+MOST_CONFIGURATIONS = 100_000
+MOST_SEEDS = 1_000_000
+
+
+class Resources(Model):
+    """What one trial reserves on a node."""
+
+    cpu: Positive = 1.0
+    """Number of cores."""
+    gpu: NotNegative = 0.0
+    """Number of GPUs; 0.25 lets four trials share one."""
+    memory_mb: NotNegative = 0.0
+    """Memory to reserve, in megabytes; 0 reserves none."""
+
+
+class SchedulerSettings(Model):
+    """Asynchronous successive halving (Li et al. 2020): poor trials end early."""
+
+    name: Literal["asha", "none"] = "asha"
+    """Name of the scheduler; `none` lets every trial run to its end."""
+    grace_bins: Count = 5
+    """Number of bins that every trial may run."""
+    reduction_factor: Positive = Field(default=3, gt=1)
+    """At every rung, one trial in this many goes on."""
+
+
+class TuneSettings(Model):
+    """Finding settings instead of sweeping them."""
+
+    metric: str = "error"
+    """The metric to search by: its mean over seeds in a trial's latest bin."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values are good."""
+    samples: Count
+    """Number of configurations tried per starting point."""
+    seed: CountFromZero = Field(default=0, lt=2**32)
+    """Seed of the random search."""
+    search: str = "random"
+    """`random`, or a search algorithm of Ray Tune whose package is installed: `optuna`, `hyperopt`, `bayesopt`, …"""
+    scheduler: SchedulerSettings = SchedulerSettings()
+    """When trials end early."""
+    space: dict[str, dict[str, Any]] = Field(min_length=1)
+    """Where to search: `algorithm.replacement_rate: {loguniform: [1e-6, 1e-2]}`; also uniform, randint, choice."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One point of a grid."""
+
+    group: str
+    """The group of the file that it comes from; in a file without groups, the name of its method."""
+    config: OnlineConfig
+    """The settings, everything resolved."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a file asks for."""
+
+    name: str
+    """Name of the folder of results; several files may share one."""
+    seeds: tuple[int, ...]
+    """Every configuration runs once for each of these, which ascend."""
+    engine: EngineName
+    """Name of the engine that runs them."""
+    configurations: tuple[Configuration, ...]
+    """The points of all grids, each once."""
+    resources: Resources = field(default_factory=Resources)
+    """What each trial reserves."""
+    tune: TuneSettings | None = None
+    """How to search from the configurations; None runs them as they are."""
+    source: str = "sweep"
+    """Name of the file, without its ending."""
+    scale: str = field(default="paper", compare=False)
+    """Which overlay of the file was applied."""
+
+    @property
+    def runs(self) -> int:
+        """Number of runs: configurations times seeds."""
+        return len(self.configurations) * len(self.seeds)
+
+
+def load_sweep(
+    path: str | os.PathLike[str],
+    *,
+    overrides: Sequence[str] = (),
+    seeds: str | Iterable[int] | None = None,
+    scale: str = "paper",
+) -> Sweep:
+    """Reads a sweep file, checks all of it and expands its grids.
+
+    Args:
+      path: the YAML file.
+      overrides: `a.b=c` each, as after `--set`.
+      seeds: seeds that replace those of the file: `0:100`, or integers.
+      scale: which overlay of `scales` to apply; `paper` needs none.
+
+    Raises:
+      InputError: one line with file, field, rule, value and fix.
+    """
+    path = Path(path)
+    document = read_sweep_file(path, overrides, seeds, scale)
+    try:
+        return make_sweep(document, path.stem, scale)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+
+
+def make_sweep(document: Document, source: str, scale: str = "paper") -> Sweep:
+    """The sweep of a document as `read_sweep_file` gives it.
+
+    Raises:
+      InputError: one line with field, rule, value and fix.
+    """
+    name = document.get("sweep")
+    if name is None:
+        raise InputError(f"sweep: must be set, got nothing; add sweep: {source}")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InputError(f"sweep: must be a name of letters, digits, '.', '_' and '-', got {name!r}; use another")
+    if name in RESERVED:
+        raise InputError(f"sweep: must not be {name!r}, where `cbp-ray reproduce` puts its drawings; use another")
+    engine = document.get("engine", "kernel")
+    if engine not in NAMES:
+        raise InputError(f"engine: must be one of {', '.join(NAMES)}, got {engine!r}; use kernel")
+    tune = None if document.get("tune") is None else make(TuneSettings, document["tune"], "tune")
+    resources = make(Resources, document.get("resources") or {}, "resources")
+    seeds = parse_seeds(document.get("seeds"))
+    return Sweep(name, seeds, engine, _configurations(document["groups"], engine), resources, tune, source, scale)
+
+
+def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:
+    """The same configurations in as few sweeps as possible, each configuration once.
+
+    Several figures in one sweep keep all cores busy to the end, and start Ray once. Groups are named after their files, so
+    that those of several files do not collide.
+    """
+    if len(sweeps) == 1:
+        return list(sweeps)
+    alike: dict[str, list[Sweep]] = {}
+    for sweep in sweeps:
+        alike.setdefault(repr(replace(sweep, configurations=(), source="")), []).append(sweep)
+    joint = []
+    for number, some in enumerate(alike.values(), start=1):
+        found: dict[str, Configuration] = {}
+        for sweep in some:
+            for each in sweep.configurations:
+                own = replace(each, group=f"{sweep.source}.{each.group}")
+                found.setdefault(config_key(each.config, sweep.engine), own)
+        # Each has a record and a status of its own.
+        name = source if len(alike) == 1 else f"{source}-{number}"
+        joint.append(replace(some[0], configurations=tuple(found.values()), source=name))
+    return joint
+
+
+def _configurations(groups: Mapping[str, Sequence[Document]], engine: EngineName) -> tuple[Configuration, ...]:
+    """The points of all groups' grids, each once, all of which the engine can run."""
+    found: dict[str, Configuration] = {}
+    for group, sections in groups.items():
+        if group != NO_GROUP and (not isinstance(group, str) or not NAME.fullmatch(group)):
+            raise InputError(f"groups: must have names of letters, digits, '.', '_' and '-', got {group!r}; use another")
+        where = f"groups.{group}" if group else "base"
+        points = (point for settings in sections for point in _points(settings, where))
+        for number, point in enumerate(points):
+            if number >= MOST_CONFIGURATIONS:
+                raise InputError(f"{where}: must have at most {MOST_CONFIGURATIONS} points, got more; split the file")
+            try:
+                config = OnlineConfig.make(point)
+                row_of(config, engine)
+            except InputError as error:
+                raise InputError(f"{where}.{error}") from None
+            found.setdefault(config_key(config, engine), Configuration(group or config.algorithm.name, config))
+    return tuple(found.values())
+
+
+def _points(settings: Document, where: str) -> Iterable[dict[str, Any]]:
+    _check_lists(settings, where)
+    return expand(settings)
+
+
+def _check_lists(settings: Mapping[str, Any], where: str) -> None:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_lists(value, f"{where}.{key}")
+        elif isinstance(value, list) and not value:
+            raise InputError(f"{where}.{key}: must have at least one value, got an empty list; add one or remove the line")
+
+
+def parse_seeds(seeds: Any) -> tuple[int, ...]:
+    """`0:100`, one integer, or a list of either; ascending.
+
+    Raises:
+      InputError: if it is none of these, is empty, or names a seed twice.
+    """
+    if seeds is None:
+        raise InputError("seeds: must be set, got nothing; add seeds: 0:100")
+    ranges = [_seed_range(item) for item in (seeds if isinstance(seeds, list | tuple | range) else [seeds])]
+    if sum(map(len, ranges)) > MOST_SEEDS:
+        raise InputError(f"seeds: must be at most {MOST_SEEDS:,}, got more; use fewer, or several sweeps")
+    found = sorted(seed for each in ranges for seed in each)
+    # Sorted, the first and the last are valid only if all are.
+    check_seeds(found[:1] + found[-1:])
+    twice = next((seed for seed, after in pairwise(found) if seed == after), None)
+    if twice is not None:
+        raise InputError(f"seeds: must name each seed once, got {twice} twice; remove one")
+    return tuple(found)
+
+
+def _seed_range(item: Any) -> range:
+    if isinstance(item, int) and not isinstance(item, bool):
+        return range(item, item + 1)
+    match = re.fullmatch(r"\s*(\d+)(?:\s*:\s*(\d+))?\s*", item) if isinstance(item, str) else None
+    if match is None:
+        raise InputError(f"seeds: must be START:STOP or a list of integers, got {item!r}; use 0:100")
+    start, stop = int(match[1]), int(match[2] if match[2] is not None else int(match[1]) + 1)
+    if stop <= start:
+        fix = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
+        raise InputError(f"seeds: must have START below STOP, got {item!r}; use {fix}")
+    return range(start, stop)

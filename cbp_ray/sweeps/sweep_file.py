@@ -1,0 +1,145 @@
+"""Sweep files: read, with what they include, at one scale, with overrides, into one plain document.
+
+The document has the keys of the file but for `include`, `scales` and `base`, and `groups` gives for every group the list of
+its settings, each with `base` under it. A file without `groups` is one grid: its base, under the name `NO_GROUP`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cbp_ray.errors import InputError
+from cbp_ray.sweeps.yaml_numbers import parse
+from cbp_ray.validation import suggest
+
+Document = dict[str, Any]
+
+KEYS = ("sweep", "seeds", "engine", "base", "groups", "resources", "scales", "tune")
+SCALES = ("paper", "laptop", "smoke")
+NO_GROUP = ""
+
+
+def read_sweep_file(
+    path: Path, overrides: Sequence[str] = (), seeds: str | Iterable[int] | None = None, scale: str = "paper"
+) -> Document:
+    """The document of a sweep file.
+
+    Args:
+      path: the YAML file.
+      overrides: `a.b=c` each, as after `--set`. A path that begins with a key of the file is set there, any other in the
+        settings of every group.
+      seeds: seeds that replace those of the file.
+      scale: the overlay of `scales` to apply; `paper` needs none.
+
+    Raises:
+      InputError: one line with file, field, rule, value and fix.
+    """
+    document = _read(path)
+    try:
+        document = _scaled(document, scale)
+        common: Document = {}
+        for override in overrides:
+            keys, value = _override(override)
+            if keys[0] in KEYS:
+                document = merge(document, _nest(keys, value))
+            else:
+                common = merge(common, _nest(keys, value))
+        if seeds is not None:
+            document["seeds"] = seeds if isinstance(seeds, str) else list(seeds)
+        _check_keys(document, KEYS)
+        document["groups"] = _groups(document.pop("base", None), document.get("groups"), common)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+    return document
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
+    """`above` over `below`, mapping by mapping. A section with another `name` replaces the section: its settings are others."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        renamed = both and "name" in old and "name" in value and old["name"] != value["name"]  # type: ignore[operator,index]
+        result[key] = merge(old, value) if both and not renamed else value  # type: ignore[arg-type]
+    return result
+
+
+def _read(path: Path, including: tuple[Path, ...] = ()) -> Document:
+    """A file over those that it includes."""
+    path = path.resolve()
+    if path in including:
+        chain = " -> ".join(p.name for p in (*including, path))
+        raise InputError(f"{path.name}: include: must not come back to itself, got {chain}; remove one")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        by = f" (included by {including[-1].name})" if including else ""
+        raise InputError(f"{path.name}: must be a readable file, got {reason} for {path}{by}; correct the path") from None
+    document = parse(text, path.name)
+    if not isinstance(document, dict):
+        found = "an empty file" if document is None else repr(document)[:60]
+        raise InputError(f"{path.name}: must be a mapping with sweep, seeds and base, got {found}; see tune_configs/")
+    included = document.pop("include", [])
+    included = [included] if isinstance(included, str) else included
+    if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
+        raise InputError(f"{path.name}: include: must be a list of file names, got {included!r}; correct it")
+    merged: Document = {}
+    for name in included:
+        merged = merge(merged, _read(path.parent / name, (*including, path)))
+    return merge(merged, document)
+
+
+def _scaled(document: Document, scale: str) -> Document:
+    """The document with the overlay of that name over it."""
+    scales = document.get("scales") or {}
+    if not isinstance(scales, Mapping):
+        raise InputError(f"scales: must be a mapping from names to overlays, got {scales!r}; write smoke: {{seeds: '0:4'}}")
+    _check_keys(scales, SCALES, "scales.")
+    for name, overlay in scales.items():
+        if overlay is not None and not isinstance(overlay, Mapping):
+            raise InputError(f"scales.{name}: must be a mapping, got {overlay!r}; write {{seeds: '0:4'}}, say")
+        _check_keys(overlay or {}, KEYS, f"scales.{name}.")
+    if scale not in SCALES:
+        raise InputError(f"scale: must be one of {', '.join(SCALES)}, got {scale!r}; {suggest(scale, SCALES)}")
+    if scale not in scales and scale != "paper":
+        raise InputError(f"scale: must be one that the file has, got {scale!r}; it has {', '.join(['paper', *scales])}")
+    return merge({key: value for key, value in document.items() if key != "scales"}, scales.get(scale) or {})
+
+
+def _override(override: str) -> tuple[list[str], Any]:
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise InputError(f"--set: must be A.B=C, got {override!r}; write --set optimizer.step_size=0.003, say")
+    return keys, parse(text, f"--set {path}")
+
+
+def _nest(keys: Sequence[str], value: Any) -> Document:
+    for key in reversed(keys[1:]):
+        value = {key: value}
+    return {keys[0]: value}
+
+
+def _groups(base: Any, groups: Any, common: Document) -> dict[str, list[Document]]:
+    """The settings of every group, over `base` and under `common`."""
+    if base is not None and not isinstance(base, Mapping):
+        raise InputError(f"base: must be a mapping of settings, got {base!r}; write optimizer: {{…}} below it")
+    base = base or {}
+    if groups is None:
+        return {NO_GROUP: [merge(base, common)]}
+    if not isinstance(groups, Mapping) or not groups:
+        raise InputError(f"groups: must be a mapping from names to settings, got {groups!r}; write groups: {{bp: {{…}}}}")
+    found = {}
+    for group, own in groups.items():
+        sections = own if isinstance(own, list) and own else [own or {}]
+        if not all(isinstance(section, Mapping) for section in sections):
+            raise InputError(f"groups.{group}: must be a mapping of settings, got {own!r}; write algorithm: {{name: bp}}")
+        found[group] = [merge(merge(base, section), common) for section in sections]
+    return found
+
+
+def _check_keys(mapping: Mapping[Any, Any], known: Sequence[str], where: str = "") -> None:
+    for key in mapping:
+        if key not in known:
+            raise InputError(f"{where}{key}: unknown setting, got {mapping[key]!r}; {suggest(str(key), known)}")
