@@ -14,9 +14,12 @@ from typing import Any
 from cbp_ray.errors import InputError
 from cbp_ray.problems.checks import SEEDS, whole_number
 from cbp_ray.randomness import Purpose, uniforms
+from rllib_ext.ant.paper_settings import PAPER
 
-STANDARD_FRICTION = 1.5
-"""Of the robot's geoms in PyBullet's Ant. The ground's is 0.8; what acts between them is the product."""
+FRICTION = "friction"
+"""Name of the friction in an environment's settings, among its attributes and in RLlib's results."""
+STANDARD_FRICTION = PAPER.friction_initial
+"""Friction of the robot's geoms in PyBullet's Ant. The ground's is 0.8; what acts between them is the product."""
 
 
 def positive(name: str, value: Any, example: float = STANDARD_FRICTION) -> float:
@@ -46,19 +49,19 @@ class FrictionSchedule:
 
     seed: int = 0
     """Fixes the sequence; the same for every algorithm that is compared."""
-    period: int = 10_000_000
+    period: int = PAPER.friction_period
     """Time-steps between two changes."""
-    low: float = 1e-4
+    low: float = PAPER.friction_low
     """Least friction."""
-    high: float = 1e4
+    high: float = PAPER.friction_high
     """Largest friction."""
-    initial: float = STANDARD_FRICTION
+    initial: float = PAPER.friction_initial
     """Friction of the first `period` time-steps."""
 
     def __post_init__(self) -> None:
         whole_number("friction.seed", self.seed, below=SEEDS)
         # 1e7 is a usual way to write a period.
-        period = int(p) if (p := positive("friction.period", self.period, 10_000_000)).is_integer() else self.period
+        period = int(p) if (p := positive("friction.period", self.period, PAPER.friction_period)).is_integer() else self.period
         object.__setattr__(self, "period", whole_number("friction.period", period, least=1))
         for name in ("low", "high", "initial"):
             object.__setattr__(self, name, positive(f"friction.{name}", getattr(self, name)))
@@ -105,3 +108,8 @@ class FrictionSchedule:
     def next_change(self, step: int) -> int:
         """The first global time-step after `step` with a friction of its own."""
         return (step // self.period + 1) * self.period
+
+
+def schedule_of(config: Any) -> FrictionSchedule:
+    """The schedule that a config of RLlib asks for."""
+    return FrictionSchedule.make(config.env_config.get(FRICTION), seed=config.seed or 0)
