@@ -18,9 +18,9 @@ from cbp_ray.algorithm import Distribution, HiddenLayer
 from cbp_ray.errors import InputError
 from rllib_ext import ContinualPPOConfig
 from rllib_ext.algorithms import ContinualDQNConfig, ContinualSACConfig
-from rllib_ext.diagnostics import of_activations
-from rllib_ext.targets import Targets
-from rllib_ext.topology import hidden_layers
+from rllib_ext.learners.diagnostics import of_activations
+from rllib_ext.learners.targets import Targets
+from rllib_ext.learners.topology import hidden_layers
 
 
 class Linear(TorchRLModule, ValueFunctionAPI):
