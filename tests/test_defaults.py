@@ -55,15 +55,18 @@ def test_streams_and_their_settings():
 
 
 def test_continual_ppo_and_slippery_ant():
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
     from rllib_ext import ContinualPPOConfig
 
     config, problem = ContinualPPOConfig(), SlipperyAntConfig()
     ppo = (config.train_batch_size_per_learner, config.num_epochs, config.minibatch_size, config.gamma, config.lambda_)
     assert ppo == (problem.iteration_size, problem.epochs, problem.minibatch_size, problem.discount, problem.gae_lambda)
     assert config.clip_param == problem.clip
-    network = config.model_config
-    assert tuple(network["fcnet_hiddens"]) == problem.defaults["network"]["hidden"]
-    assert network["fcnet_activation"] == problem.defaults["network"]["activation"]
+    # RLlib's default networks happen to be the paper's.
+    network = DefaultModelConfig(**config.model_config)
+    assert tuple(network.fcnet_hiddens) == problem.defaults["network"]["hidden"]
+    assert network.fcnet_activation == problem.defaults["network"]["activation"]
 
 
 @pytest.mark.parametrize("name", ["period", "low", "high", "initial"])
