@@ -1,6 +1,7 @@
 """Claims can hold, fail and stay open, and do so on the curves that they should."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from cbp_ray.figures import statistics
 from cbp_ray.figures.bit_flipping import comparisons
 from cbp_ray.figures.claims import LEAST_RUNS, Cell, Cells, Claim, Evidence, Finding, Verdict, evaluate
 from cbp_ray.figures.markdown import claims_json, claims_markdown
-from cbp_ray.figures.registry import FIGURES
+from cbp_ray.figures.registry import FIGURES, GROUPS
 from cbp_ray.figures.results import Setting, Settings
 
 CLAIMS = [claim for figure in FIGURES.values() for claim in figure.claims]
@@ -56,6 +57,15 @@ def test_a_few_runs_decide_nothing(claim: Claim) -> None:
 def test_every_claim_has_a_name_of_its_own_that_begins_with_its_figure() -> None:
     assert len({claim.key for claim in CLAIMS}) == len(CLAIMS) == 47
     assert all(claim.figure == figure.key for figure in FIGURES.values() for claim in figure.claims)
+
+
+def test_the_results_that_ship_are_about_these_claims() -> None:
+    data = Path(__file__).parents[1] / "docs" / "data"
+    shipped = [
+        entry for problem in GROUPS for path in data.glob(f"{problem}_claims.json") for entry in json.loads(path.read_text())
+    ]
+    told = [(entry["key"], entry["figure"], entry["quote"], entry["definition"]) for entry in shipped]
+    assert sorted(told) == sorted((claim.key, claim.figure, claim.quote, claim.definition) for claim in CLAIMS)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -117,6 +117,16 @@ def _clean(setting: Setting, metric: str) -> Array:
 
 
 Cells = Callable[[Evidence], Iterable[Cell]]
+Options = ParamSpec("Options")
+
+
+def comparison(function: Callable[Concatenate[Evidence, Options], Iterable[Cell]]) -> Callable[Options, Cells]:
+    """Lets a comparison with options be called with the options alone; what it gives waits for the evidence."""
+
+    def with_options(*options: Options.args, **named: Options.kwargs) -> Cells:
+        return lambda evidence: function(evidence, *options, **named)
+
+    return with_options
 
 
 @dataclass(frozen=True)
