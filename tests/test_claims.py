@@ -1,6 +1,7 @@
 """Claims can hold, fail and stay open, and do so on the curves that they should."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from cbp_ray.figures import statistics
 from cbp_ray.figures.bit_flipping import comparisons
 from cbp_ray.figures.claims import LEAST_RUNS, Cell, Cells, Claim, Evidence, Finding, Verdict, evaluate
 from cbp_ray.figures.markdown import claims_json, claims_markdown
-from cbp_ray.figures.registry import FIGURES
+from cbp_ray.figures.registry import FIGURES, GROUPS
 from cbp_ray.figures.results import Setting, Settings
 
 CLAIMS = [claim for figure in FIGURES.values() for claim in figure.claims]
@@ -56,6 +57,15 @@ def test_a_few_runs_decide_nothing(claim: Claim) -> None:
 def test_every_claim_has_a_name_of_its_own_that_begins_with_its_figure() -> None:
     assert len({claim.key for claim in CLAIMS}) == len(CLAIMS) == 47
     assert all(claim.figure == figure.key for figure in FIGURES.values() for claim in figure.claims)
+
+
+def test_the_results_that_ship_are_about_these_claims() -> None:
+    data = Path(__file__).parents[1] / "docs" / "data"
+    shipped = [
+        entry for problem in GROUPS for path in data.glob(f"{problem}_claims.json") for entry in json.loads(path.read_text())
+    ]
+    told = [(entry["key"], entry["figure"], entry["quote"], entry["definition"]) for entry in shipped]
+    assert sorted(told) == sorted((claim.key, claim.figure, claim.quote, claim.definition) for claim in CLAIMS)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +181,8 @@ def test_the_interval_has_its_level() -> None:
     weights = statistics.resampling_weights(40, resamples=2000)
     missed = 0
     for _ in range(400):
-        found = statistics.interval(weights @ rng.normal(size=40), 0.9, runs=40)
-        missed += not found.low < 0 < found.high
+        low, high = statistics.interval(weights @ rng.normal(size=40), 0.9, runs=40)
+        missed += not low < 0 < high
     # Binomial(400, 0.1): 40 with a standard deviation of 6; the percentile interval is a little short at 40 runs.
     assert 20 < missed < 72
 
@@ -183,7 +193,7 @@ def test_the_interval_of_a_mean_of_few_runs_is_students(runs: int) -> None:
     found = statistics.interval(statistics.resampling_weights(runs) @ values, 0.95, runs)
     ref = t.interval(0.95, runs - 1, values.mean(), values.std(ddof=1) / np.sqrt(runs))
     # 10,000 resamples know the standard deviation to within a percent or so.
-    np.testing.assert_allclose((found.low, found.high), ref, atol=0.03 * (ref[1] - ref[0]))
+    np.testing.assert_allclose(found, ref, atol=0.03 * (ref[1] - ref[0]))
 
 
 def test_findings_depend_on_the_results_alone() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -117,6 +117,16 @@ def _clean(setting: Setting, metric: str) -> Array:
 
 
 Cells = Callable[[Evidence], Iterable[Cell]]
+Options = ParamSpec("Options")
+
+
+def comparison(function: Callable[Concatenate[Evidence, Options], Iterable[Cell]]) -> Callable[Options, Cells]:
+    """Lets a comparison with options be called with the options alone; what it gives waits for the evidence."""
+
+    def with_options(*options: Options.args, **named: Options.kwargs) -> Cells:
+        return lambda evidence: function(evidence, *options, **named)
+
+    return with_options
 
 
 @dataclass(frozen=True)
@@ -188,10 +198,8 @@ def evaluate(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _judge(cell: Cell, level: float, runs: int) -> CellFinding:
-    found = statistics.interval(cell.statistic, level, runs)
-    verdict, enough = Verdict.UNDECIDED, runs >= LEAST_RUNS
-    if enough and found.low > 0:
-        verdict = Verdict.HOLDS
-    elif enough and found.high < 0:
-        verdict = Verdict.FAILS
-    return CellFinding(cell.name, found.estimate, found.low, found.high, verdict)
+    low, high = statistics.interval(cell.statistic, level, runs)
+    verdict = Verdict.UNDECIDED
+    if runs >= LEAST_RUNS and (low > 0 or high < 0):
+        verdict = Verdict.HOLDS if low > 0 else Verdict.FAILS
+    return CellFinding(cell.name, float(cell.statistic[0]), low, high, verdict)

@@ -51,9 +51,9 @@ class Figure:
         return self.drawing is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """What can be said of the figure without running anything, as plain data."""
-        told = ("key", "problem", "title", "what", "grid", "claim", "sweep", "available")
-        return {name: getattr(self, name) for name in told}
+        """What can be said of the figure without running anything, as plain data; no sweep if it cannot be reproduced."""
+        told = {name: getattr(self, name) for name in ("key", "problem", "title", "what", "grid", "claim")}
+        return {**told, "sweep": self.sweep if self.available else None, "available": self.available}
 
 
 def drawn_by(module: str, function: str, **options: Any) -> Drawing:

@@ -3,13 +3,13 @@
 A comparison gives one cell per algorithm, activation or step size that it is about.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from cbp_ray.figures import statistics
-from cbp_ray.figures.claims import Cell, Cells, Evidence
+from cbp_ray.figures.claims import Cell, Cells, Evidence, comparison
 from cbp_ray.figures.results import ACTIVATIONS, Setting, Settings
 from cbp_ray.figures.statistics import Array
 
@@ -55,16 +55,13 @@ def numbers(setting: Setting, settings: Settings) -> dict[str, Any]:
     }
 
 
-def backprop_rises(activations: Iterable[str], steps: Iterable[float]) -> Cells:
+@comparison
+def backprop_rises(evidence: Evidence, activations: Sequence[str], steps: Sequence[float]) -> Iterator[Cell]:
     """The error of BP rises, for every activation and step size."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for activation in activations:
-            for step in steps:
-                setting = longest(evidence.settings.select(algorithm="bp", activation=activation, step_size=step))
-                yield Cell(f"{ACTIVATIONS[activation]}, step {step:g}", evidence.rise(setting) - RISE)
-
-    return cells
+    for activation in activations:
+        for step in steps:
+            setting = longest(evidence.settings.select(algorithm="bp", activation=activation, step_size=step))
+            yield Cell(f"{ACTIVATIONS[activation]}, step {step:g}", evidence.rise(setting) - RISE)
 
 
 def worse_than_linear(evidence: Evidence) -> Iterator[Cell]:
@@ -86,30 +83,24 @@ def rises_or_stays_higher(evidence: Evidence) -> Iterator[Cell]:
         yield Cell(ACTIVATIONS[activation], np.maximum(evidence.rise(small) - RISE, late / least - 1))
 
 
-def stability(algorithms: Iterable[str], activations: Iterable[str], stable: bool) -> Cells:
+@comparison
+def stability(evidence: Evidence, algorithms: Sequence[str], activations: Sequence[str], stable: bool) -> Iterator[Cell]:
     """The best setting of each algorithm is stable (or rises), for every activation."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for algorithm in algorithms:
-            for activation in activations:
-                rise = evidence.rise(evidence.settings.best(algorithm=algorithm, activation=activation))
-                name = f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}"
-                yield Cell(name, RISE - rise if stable else rise - RISE)
-
-    return cells
-
-
-def better(algorithm: str, than: str, activations: Iterable[str], slack: float = 0.0) -> Cells:
-    """The total error is lower at the best settings, or at most `slack` higher: a fraction of the other's."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
+    for algorithm in algorithms:
         for activation in activations:
-            mine = evidence.least(algorithm=algorithm, activation=activation)
-            other = evidence.least(algorithm=than, activation=activation)
-            name = f"{evidence.settings.label(algorithm)} against {evidence.settings.label(than)}, {ACTIVATIONS[activation]}"
-            yield Cell(name, (1 + slack) - mine / other)
+            rise = evidence.rise(evidence.settings.best(algorithm=algorithm, activation=activation))
+            name = f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}"
+            yield Cell(name, RISE - rise if stable else rise - RISE)
 
-    return cells
+
+@comparison
+def better(evidence: Evidence, algorithm: str, than: str, activations: Sequence[str], slack: float = 0.0) -> Iterator[Cell]:
+    """The total error is lower at the best settings, or at most `slack` higher: a fraction of the other's."""
+    for activation in activations:
+        mine = evidence.least(algorithm=algorithm, activation=activation)
+        other = evidence.least(algorithm=than, activation=activation)
+        name = f"{evidence.settings.label(algorithm)} against {evidence.settings.label(than)}, {ACTIVATIONS[activation]}"
+        yield Cell(name, (1 + slack) - mine / other)
 
 
 def together(*parts: Cells) -> Cells:
@@ -117,16 +108,15 @@ def together(*parts: Cells) -> Cells:
     return lambda evidence: (cell for part in parts for cell in part(evidence))
 
 
-def better_for_a_share(share: float, algorithms: Iterable[str], activations: Iterable[str]) -> Cells:
+@comparison
+def better_for_a_share(
+    evidence: Evidence, share: float, algorithms: Sequence[str], activations: Sequence[str]
+) -> Iterator[Cell]:
     """More than this share of the swept values has a lower total error than BP."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for algorithm in algorithms:
-            for activation in activations:
-                fraction = beats_backprop(evidence, algorithm, activation).mean(axis=0)
-                yield Cell(f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}", fraction - share)
-
-    return cells
+    for algorithm in algorithms:
+        for activation in activations:
+            fraction = beats_backprop(evidence, algorithm, activation).mean(axis=0)
+            yield Cell(f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}", fraction - share)
 
 
 def beats_backprop(evidence: Evidence, algorithm: str, activation: str) -> Array:
@@ -149,15 +139,12 @@ def wide_range(evidence: Evidence) -> Iterator[Cell]:
         yield Cell(ACTIVATIONS[activation], longest_stretch - (WIDE_DECADES - 1e-9))
 
 
-def less_sensitive(activations: Iterable[str]) -> Cells:
+@comparison
+def less_sensitive(evidence: Evidence, activations: Sequence[str]) -> Iterator[Cell]:
     """Near its best setting, CBP loses less than L2 does near its own."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for activation in activations:
-            loss = {name: excess(evidence, name, activation) for name in ("l2", "cbp")}
-            yield Cell(ACTIVATIONS[activation], loss["l2"] - loss["cbp"])
-
-    return cells
+    for activation in activations:
+        loss = {name: excess(evidence, name, activation) for name in ("l2", "cbp")}
+        yield Cell(ACTIVATIONS[activation], loss["l2"] - loss["cbp"])
 
 
 def excess(evidence: Evidence, algorithm: str, activation: str) -> Array:
@@ -172,17 +159,13 @@ def excess(evidence: Evidence, algorithm: str, activation: str) -> Array:
     return np.asarray((relative * near).sum(axis=0) / near.sum(axis=0))
 
 
-def best_utility(first: str, but: Collection[str] = ()) -> Cells:
+@comparison
+def best_utility(evidence: Evidence, first: str, but: Collection[str] = ()) -> Iterator[Cell]:
     """At its best replacement rate, one utility has a lower total error than each of the others, but for some."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        mine = evidence.least(algorithm="cbp", utility=first)
-        for name in evidence.settings.values("utility"):
-            if name is None or name == first or name in but:
-                continue
+    mine = evidence.least(algorithm="cbp", utility=first)
+    for name in evidence.settings.values("utility"):
+        if name not in (None, first, *but):
             yield Cell(name.replace("_", " "), 1 - mine / evidence.least(algorithm="cbp", utility=name))
-
-    return cells
 
 
 def longest(settings: Settings) -> Setting:

@@ -3,12 +3,12 @@
 In comparisons, differences of accuracy are in percentage points.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 from cbp_ray.figures import statistics
-from cbp_ray.figures.claims import Cell, Cells, Evidence
+from cbp_ray.figures.claims import Cell, Evidence, comparison
 from cbp_ray.figures.results import Setting, Settings, rate_in_words
 from cbp_ray.figures.statistics import Array
 
@@ -38,46 +38,34 @@ def numbers(setting: Setting, settings: Settings) -> dict[str, Any]:
     }
 
 
-def backprop_falls(name: str) -> Cells:
+@comparison
+def backprop_falls(evidence: Evidence, name: str) -> Iterator[Cell]:
     """The accuracy of BP falls for every value of a property of settings (`step_size`, say)."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for setting in _along(evidence, name):
-            yield Cell(setting.in_words(name), fall(evidence, setting) - FALL)
-
-    return cells
+    for setting in _along(evidence, name):
+        yield Cell(setting.in_words(name), fall(evidence, setting) - FALL)
 
 
-def falls_more(name: str, larger: bool = False) -> Cells:
+@comparison
+def falls_more(evidence: Evidence, name: str, larger: bool = False) -> Iterator[Cell]:
     """The accuracy of BP falls more the smaller (larger) a property is, from each value to the next."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for setting, milder in pairwise(_along(evidence, name, larger)):
-            yield _falls_more(evidence, name, setting, milder)
-
-    return cells
+    for setting, milder in pairwise(_along(evidence, name, larger)):
+        yield _falls_more(evidence, name, setting, milder)
 
 
-def falls_most(name: str) -> Cells:
+@comparison
+def falls_most(evidence: Evidence, name: str) -> Iterator[Cell]:
     """The accuracy of BP falls more for the smallest value of a property than for any other."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        worst, *rest = _along(evidence, name)
-        for milder in rest:
-            yield _falls_more(evidence, name, worst, milder)
-
-    return cells
+    worst, *rest = _along(evidence, name)
+    for milder in rest:
+        yield _falls_more(evidence, name, worst, milder)
 
 
-def stays(algorithms: Iterable[str], stable: bool) -> Cells:
+@comparison
+def stays(evidence: Evidence, algorithms: Sequence[str], stable: bool) -> Iterator[Cell]:
     """The accuracy of each algorithm at its best setting is stable (or falls)."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for name in algorithms:
-            drop = fall(evidence, evidence.settings.best(algorithm=name))
-            yield Cell(evidence.settings.label(name), FALL - drop if stable else drop - FALL)
-
-    return cells
+    for name in algorithms:
+        drop = fall(evidence, evidence.settings.best(algorithm=name))
+        yield Cell(evidence.settings.label(name), FALL - drop if stable else drop - FALL)
 
 
 def good_at_every_rate(evidence: Evidence) -> Iterator[Cell]:
@@ -89,29 +77,22 @@ def good_at_every_rate(evidence: Evidence) -> Iterator[Cell]:
         yield Cell(f"rate {rate}, above BP", 100 * (plain - evidence.late(setting)))
 
 
-def weights_grow(algorithms: Iterable[str], growing: bool) -> Cells:
+@comparison
+def weights_grow(evidence: Evidence, algorithms: Sequence[str], growing: bool) -> Iterator[Cell]:
     """The last layer's weights of each algorithm at its best setting keep growing (or have stopped)."""
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        for name in algorithms:
-            growth = evidence.growth(evidence.settings.best(algorithm=name), LAST_LAYER)
-            yield Cell(evidence.settings.label(name), growth - GROWTH if growing else GROWTH - growth)
-
-    return cells
+    for name in algorithms:
+        growth = evidence.growth(evidence.settings.best(algorithm=name), LAST_LAYER)
+        yield Cell(evidence.settings.label(name), growth - GROWTH if growing else GROWTH - growth)
 
 
-def drops_more(algorithms: Iterable[str], than: Iterable[str]) -> Cells:
+@comparison
+def drops_more(evidence: Evidence, algorithms: Sequence[str], than: Sequence[str]) -> Iterator[Cell]:
     """At the best settings, the accuracy of each algorithm falls more than that of each of the others."""
-    others = list(than)
-
-    def cells(evidence: Evidence) -> Iterator[Cell]:
-        drops = {name: fall(evidence, evidence.settings.best(algorithm=name)) for name in (*algorithms, *others)}
-        for name in algorithms:
-            for other in others:
-                labels = f"{evidence.settings.label(name)} - {evidence.settings.label(other)}"
-                yield Cell(labels, drops[name] - drops[other])
-
-    return cells
+    drops = {name: fall(evidence, evidence.settings.best(algorithm=name)) for name in (*algorithms, *than)}
+    for name in algorithms:
+        for other in than:
+            labels = f"{evidence.settings.label(name)} - {evidence.settings.label(other)}"
+            yield Cell(labels, drops[name] - drops[other])
 
 
 def fall(evidence: Evidence, setting: Setting) -> Array:
