@@ -62,6 +62,9 @@ def run(
 ) -> int:
     """Run the sweep of a config file.
 
+    The file has a name, seeds, and settings in which a list of values is a grid. `groups` gives several grids over a
+    common `base`; without it the base is the grid, and each configuration is in a group named for its method.
+
     Run it again, and it finishes what is missing and repeats nothing: a sweep may be interrupted at any time, and
     may be extended by more seeds or more values. Ctrl-C stops it cleanly, a second one at once.
 
