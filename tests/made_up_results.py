@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from cbp_ray.experiments import Curves, OnlineConfig
-from cbp_ray.figures.cases import Case, Cases
-from cbp_ray.figures.registry import FIGURES, PERMUTED_MNIST
+from cbp_ray.figures.registry import FIGURES
 from cbp_ray.figures.reproduce import load_figure
+from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.problems import BitFlippingConfig
 
 RUNS, BINS = 40, 50
-Level = Callable[[Case], tuple[float, float]]
-"""The error of a case at the beginning and at the end."""
+Level = Callable[[Setting], tuple[float, float]]
+"""The error of a setting at the beginning and at the end."""
 
 
 @cache
@@ -38,35 +38,35 @@ def curves(
     return Curves(tuple(range(runs)), np.arange(1, bins + 1) * 20_000, values)
 
 
-def case(first: float, last: float, *, examples: int = 1_000_000, **settings: Any) -> Case:
-    """One made-up case: `case(0.5, 0.9, algorithm={"name": "bp"}, activation="relu")`."""
+def setting(first: float, last: float, *, examples: int = 1_000_000, **given: Any) -> Setting:
+    """One made-up setting: `setting(0.5, 0.9, algorithm={"name": "bp"}, activation="relu")`."""
     known = ("runs", "bins", "noise", "seed", *BitFlippingConfig.metrics)
-    made = {name: settings.pop(name) for name in list(settings) if name in known}
+    made = {name: given.pop(name) for name in list(given) if name in known}
     config = OnlineConfig.make(
         {
-            "algorithm": settings.pop("algorithm", {"name": "bp"}),
-            "optimizer": {"name": settings.pop("optimizer", "sgd"), "step_size": settings.pop("step_size", 0.01)},
-            "network": {"activation": settings.pop("activation", "tanh")},
+            "algorithm": given.pop("algorithm", {"name": "bp"}),
+            "optimizer": {"name": given.pop("optimizer", "sgd"), "step_size": given.pop("step_size", 0.01)},
+            "network": {"activation": given.pop("activation", "tanh")},
             "examples": examples,
         }
     )
-    assert not settings
-    return Case(config, curves(first, last, **made))
+    assert not given
+    return Setting(config, curves(first, last, **made))
 
 
-def world(figure: str, as_in_the_paper: bool, runs: int = RUNS) -> Cases:
+def world(figure: str, as_in_the_paper: bool, runs: int = RUNS) -> Settings:
     """Results for every setting of a figure, in which all its claims are clearly right, or clearly wrong."""
     sweep = load_figure(FIGURES[figure])
-    if FIGURES[figure].problem == PERMUTED_MNIST:
-        return Cases(_classified(c.config, as_in_the_paper, runs, n) for n, c in enumerate(sweep.configurations))
+    if FIGURES[figure].problem == "permuted-mnist":
+        return Settings(_classified(c.config, as_in_the_paper, runs, n) for n, c in enumerate(sweep.configurations))
     tell = _paper if as_in_the_paper else _opposite
-    return Cases(
-        Case(c.config, _make(Case(c.config, _NOTHING), tell, number, runs, as_in_the_paper))
+    return Settings(
+        Setting(c.config, _make(Setting(c.config, _NOTHING), tell, number, runs, as_in_the_paper))
         for number, c in enumerate(sweep.configurations)
     )
 
 
-def accuracy_case(
+def accuracy_setting(
     config: dict[str, Any] | OnlineConfig,
     accuracy: tuple[float, float],
     magnitude: tuple[float, float] = (0.5, 0.5),
@@ -74,8 +74,8 @@ def accuracy_case(
     runs: int = RUNS,
     noise: float = 0.002,
     seed: int = 0,
-) -> Case:
-    """One made-up case of Permuted MNIST: accuracy and last layer's weights go in straight lines, up to noise."""
+) -> Setting:
+    """One made-up setting of Permuted MNIST: accuracy and last layer's weights go in straight lines, up to noise."""
     defaults = {"problem": {"name": "permuted_mnist"}, "optimizer": {"name": "sgd", "step_size": 0.003}, "examples": 3_000_000}
     config = config if isinstance(config, OnlineConfig) else OnlineConfig.make(defaults | config)
     rng = np.random.default_rng(seed)
@@ -86,7 +86,7 @@ def accuracy_case(
         name: np.linspace(*line, config.bins) + noise * (rng.normal(size=shape) + rng.normal(size=(runs, 1)))
         for name, line in lines.items()
     }
-    return Case(config, Curves(tuple(range(runs)), bins, metrics))
+    return Setting(config, Curves(tuple(range(runs)), bins, metrics))
 
 
 FALLS: dict[str, dict[Any, float]] = {
@@ -97,26 +97,26 @@ FALLS: dict[str, dict[Any, float]] = {
 """Of the accuracy of BP, in a world like the paper's, where the mildest comes last."""
 
 
-def _classified(config: OnlineConfig, paper: bool, runs: int, number: int) -> Case:
-    empty = Case(config, _NOTHING)
+def _classified(config: OnlineConfig, paper: bool, runs: int, number: int) -> Setting:
+    empty = Setting(config, _NOTHING)
     accuracy, magnitude = _accuracy(empty, paper)
     if not paper:
         magnitude = magnitude[::-1]
         if empty.algorithm != "bp":
             accuracy = accuracy[::-1]
-    return accuracy_case(config, accuracy, magnitude, runs=runs, seed=number)
+    return accuracy_setting(config, accuracy, magnitude, runs=runs, seed=number)
 
 
-def _accuracy(empty: Case, paper: bool) -> tuple[tuple[float, float], tuple[float, float]]:
+def _accuracy(empty: Setting, paper: bool) -> tuple[tuple[float, float], tuple[float, float]]:
     """Accuracy and weights at the beginning and at the end, as in the paper; the opposite is this backwards, but for BP: there
     the mildest falls most, and what should fall most rises."""
     match empty.algorithm:
         case "bp":
-            setting = "task_length" if empty.task_length != 60_000 else "width" if empty.width != 2000 else "step_size"
-            falls = FALLS[setting]
+            name = "task_length" if empty.task_length != 60_000 else "width" if empty.width != 2000 else "step_size"
+            falls = FALLS[name]
             if not paper:
                 falls = dict(zip(falls, [-0.02, *list(falls.values())[-2::-1]], strict=True))
-            return (0.95, 0.95 - falls[getattr(empty, setting)]), (0.2, 0.6)
+            return (0.95, 0.95 - falls[getattr(empty, name)]), (0.2, 0.6)
         case "online_norm":
             return (0.94, 0.84), (0.2, 0.8)
         case "l2":
@@ -129,7 +129,7 @@ def _accuracy(empty: Case, paper: bool) -> tuple[tuple[float, float], tuple[floa
 _NOTHING = Curves((), np.zeros(0, dtype=np.int64), {})
 
 
-def _make(empty: Case, tell: Level, number: int, runs: int, paper: bool) -> Curves:
+def _make(empty: Setting, tell: Level, number: int, runs: int, paper: bool) -> Curves:
     first, last = tell(empty)
     inside = {
         "bp": {"saturated": (0.5, 0.9), "input_gradient": (0.15, 0.03)},
@@ -146,11 +146,11 @@ def _make(empty: Case, tell: Level, number: int, runs: int, paper: bool) -> Curv
     return curves(first, last, runs=runs, bins=bins, seed=number, **inside)
 
 
-def _decades(empty: Case, best: float) -> float:
+def _decades(empty: Setting, best: float) -> float:
     return float(np.log10(empty.parameter / best))
 
 
-def _paper(empty: Case) -> tuple[float, float]:
+def _paper(empty: Setting) -> tuple[float, float]:
     activation, adam = empty.activation, empty.optimizer == "adam"
     match empty.algorithm:
         case "linear":
@@ -169,7 +169,7 @@ def _paper(empty: Case) -> tuple[float, float]:
     return level, level
 
 
-def _opposite(empty: Case) -> tuple[float, float]:
+def _opposite(empty: Setting) -> tuple[float, float]:
     activation = empty.activation
     match empty.algorithm:
         case "linear":

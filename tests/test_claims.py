@@ -1,36 +1,39 @@
 """Claims can hold, fail and stay open, and do so on the curves that they should."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_results import case, curves, world
+from made_up_results import curves, setting, world
 from scipy.stats import t
 
-from cbp_ray.figures import comparisons, statistics
-from cbp_ray.figures.cases import Case, Cases
-from cbp_ray.figures.claims import LEAST_RUNS, Cell, Claim, Evidence, Finding, Verdict, evaluate
-from cbp_ray.figures.paper_claims import CLAIMS
-from cbp_ray.figures.registry import FIGURES
-from cbp_ray.figures.report import claims_json, claims_markdown
+from cbp_ray.figures import statistics
+from cbp_ray.figures.bit_flipping import comparisons
+from cbp_ray.figures.claims import LEAST_RUNS, Cell, Cells, Claim, Evidence, Finding, Verdict, evaluate
+from cbp_ray.figures.markdown import claims_json, claims_markdown
+from cbp_ray.figures.registry import FIGURES, GROUPS
+from cbp_ray.figures.results import Setting, Settings
 
-LINEAR = case(1.2, 1.2, algorithm={"name": "linear"}, seed=99)
+CLAIMS = [claim for figure in FIGURES.values() for claim in figure.claims]
+
+LINEAR = setting(1.2, 1.2, algorithm={"name": "linear"}, seed=99)
 L2 = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
 RATES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
 
 
-def judge(cells: comparisons.Cells, *cases: Case) -> Finding:
-    return evaluate(Claim("fig0.test", "quote", "definition", cells), Evidence(Cases([LINEAR, *cases])))
+def judge(cells: Cells, *settings: Setting) -> Finding:
+    return evaluate(Claim("fig0.test", "quote", "definition", cells), Evidence(Settings([LINEAR, *settings])))
 
 
-def cbp(rate: float, first: float, last: float | None = None, **more: object) -> Case:
+def cbp(rate: float, first: float, last: float | None = None, **more: object) -> Setting:
     algorithm = {"name": "cbp", "replacement_rate": rate}
-    return case(first, first if last is None else last, algorithm=algorithm, seed=round(-10 * np.log10(rate)), **more)
+    return setting(first, first if last is None else last, algorithm=algorithm, seed=round(-10 * np.log10(rate)), **more)
 
 
-def l2(decay: float, first: float, last: float | None = None) -> Case:
+def l2(decay: float, first: float, last: float | None = None) -> Setting:
     algorithm = {"name": "l2", "weight_decay": decay}
-    return case(first, first if last is None else last, algorithm=algorithm, seed=round(-7 * np.log10(decay)))
+    return setting(first, first if last is None else last, algorithm=algorithm, seed=round(-7 * np.log10(decay)))
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.key)
@@ -51,9 +54,18 @@ def test_a_few_runs_decide_nothing(claim: Claim) -> None:
     assert found.verdict is Verdict.UNDECIDED
 
 
-def test_every_available_figure_has_claims_and_no_claim_is_without_a_figure() -> None:
-    assert {claim.figure for claim in CLAIMS} == {key for key, figure in FIGURES.items() if figure.available}
-    assert len({claim.key for claim in CLAIMS}) == len(CLAIMS)
+def test_every_claim_has_a_name_of_its_own_that_begins_with_its_figure() -> None:
+    assert len({claim.key for claim in CLAIMS}) == len(CLAIMS) == 47
+    assert all(claim.figure == figure.key for figure in FIGURES.values() for claim in figure.claims)
+
+
+def test_the_results_that_ship_are_about_these_claims() -> None:
+    data = Path(__file__).parents[1] / "docs" / "data"
+    shipped = [
+        entry for problem in GROUPS for path in data.glob(f"{problem}_claims.json") for entry in json.loads(path.read_text())
+    ]
+    told = [(entry["key"], entry["figure"], entry["quote"], entry["definition"]) for entry in shipped]
+    assert sorted(told) == sorted((claim.key, claim.figure, claim.quote, claim.definition) for claim in CLAIMS)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +79,10 @@ def test_every_available_figure_has_claims_and_no_claim_is_without_a_figure() ->
     ],
 )
 def test_rising_and_stable_are_opposites(last: float, rising: Verdict, stable: Verdict) -> None:
-    cases = [case(0.5, last, noise=0.2)]
-    assert judge(comparisons.backprop_rises(["tanh"], [0.01]), *cases).verdict is rising
-    assert judge(comparisons.stability(["bp"], ["tanh"], stable=False), *cases).verdict is rising
-    assert judge(comparisons.stability(["bp"], ["tanh"], stable=True), *cases).verdict is stable
+    settings = [setting(0.5, last, noise=0.2)]
+    assert judge(comparisons.backprop_rises(["tanh"], [0.01]), *settings).verdict is rising
+    assert judge(comparisons.stability(["bp"], ["tanh"], stable=False), *settings).verdict is rising
+    assert judge(comparisons.stability(["bp"], ["tanh"], stable=True), *settings).verdict is stable
 
 
 def test_a_flat_noisy_curve_does_not_rise_on_average() -> None:
@@ -87,31 +99,31 @@ def test_a_flat_noisy_curve_does_not_rise_on_average() -> None:
 
 
 def test_hard_data_are_not_taken_for_lost_plasticity() -> None:
-    flat, linear = case(0.5, 0.5), LINEAR
+    flat, linear = setting(0.5, 0.5), LINEAR
     harder = np.linspace(1, 2, 50)
 
-    def scaled(one: Case) -> Case:
+    def scaled(one: Setting) -> Setting:
         metrics = one.curves.metrics | {"error": one.curves.error * harder}
-        return Case(one.config, type(one.curves)(one.curves.seeds, one.curves.examples, metrics))
+        return Setting(one.config, type(one.curves)(one.curves.seeds, one.curves.examples, metrics))
 
-    evidence = Evidence(Cases([scaled(linear), scaled(flat)]))
+    evidence = Evidence(Settings([scaled(linear), scaled(flat)]))
     claim = Claim("fig0.test", "", "", comparisons.stability(["bp"], ["tanh"], stable=True))
     assert evaluate(claim, evidence).verdict is Verdict.HOLDS
 
 
 def test_slightly_worse_is_allowed_where_the_claim_allows_it() -> None:
-    cases = [cbp(1e-4, 0.52), l2(1e-3, 0.50)]
-    assert judge(comparisons.better("cbp", "l2", ["tanh"]), *cases).verdict is Verdict.FAILS
-    assert judge(comparisons.better("cbp", "l2", ["tanh"], slack=0.1), *cases).verdict is Verdict.HOLDS
+    settings = [cbp(1e-4, 0.52), l2(1e-3, 0.50)]
+    assert judge(comparisons.better("cbp", "l2", ["tanh"]), *settings).verdict is Verdict.FAILS
+    assert judge(comparisons.better("cbp", "l2", ["tanh"], slack=0.1), *settings).verdict is Verdict.HOLDS
 
 
 def test_equal_is_undecided() -> None:
-    cases = [cbp(1e-4, 0.5), case(0.5, 0.5, seed=40)]
-    assert judge(comparisons.better("cbp", "bp", ["tanh"]), *cases).verdict is Verdict.UNDECIDED
+    settings = [cbp(1e-4, 0.5), setting(0.5, 0.5, seed=40)]
+    assert judge(comparisons.better("cbp", "bp", ["tanh"]), *settings).verdict is Verdict.UNDECIDED
 
 
 def test_the_share_of_values_counts_values_not_sizes() -> None:
-    bp = case(0.8, 0.8)
+    bp = setting(0.8, 0.8)
     four_of_five = [cbp(rate, 0.5 if rate < 1e-2 else 50.0) for rate in RATES]
     assert judge(comparisons.better_for_a_share(0.5, ["cbp"], ["tanh"]), bp, *four_of_five).verdict is Verdict.HOLDS
     assert judge(comparisons.better_for_a_share(0.9, ["cbp"], ["tanh"]), bp, *four_of_five).verdict is Verdict.FAILS
@@ -119,7 +131,7 @@ def test_the_share_of_values_counts_values_not_sizes() -> None:
 
 def test_a_wide_range_is_one_stretch() -> None:
     def decades(good: list[float]) -> float:
-        bp = [case(0.8, 0.8, activation=name) for name in comparisons.ALL]
+        bp = [setting(0.8, 0.8, activation=name) for name in comparisons.ALL]
         swept = [cbp(r, 0.5 if r in good else 1.0, activation=name) for r in RATES for name in comparisons.ALL]
         return judge(comparisons.wide_range, *bp, *swept).cells[0].estimate + comparisons.WIDE_DECADES
 
@@ -133,7 +145,7 @@ def test_sensitivity_looks_around_the_best_value_only() -> None:
     gentle = [cbp(rate, 0.5 if rate == 1e-4 else 0.52 if 1e-5 <= rate <= 1e-3 else 50.0) for rate in RATES]
     steep = [l2(decay, 0.5 if decay == 1e-3 else 0.7) for decay in L2]
     assert judge(comparisons.less_sensitive(["tanh"]), *gentle, *steep).verdict is Verdict.HOLDS
-    evidence = Evidence(Cases([LINEAR, *gentle, *steep]))
+    evidence = Evidence(Settings([LINEAR, *gentle, *steep]))
     assert comparisons.excess(evidence, "cbp", "tanh")[0] == pytest.approx(0.04, abs=0.01)
     assert comparisons.excess(evidence, "l2", "tanh")[0] == pytest.approx(0.4, abs=0.02)
 
@@ -143,22 +155,22 @@ def test_a_setting_with_a_diverged_run_is_never_the_best_and_spoils_nothing(valu
     bad = cbp(1e-4, 0.1)
     bad.curves.error[3, 10:] = value
     good = cbp(1e-5, 0.5)
-    cases = Cases([LINEAR, bad, good, case(0.8, 0.8)])
-    assert cases.best(algorithm="cbp") is good
+    settings = Settings([LINEAR, bad, good, setting(0.8, 0.8)])
+    assert settings.best(algorithm="cbp") is good
     claim = Claim("fig0.test", "", "", comparisons.better("cbp", "bp", ["tanh"]))
-    assert evaluate(claim, Evidence(cases)).verdict is Verdict.HOLDS
+    assert evaluate(claim, Evidence(settings)).verdict is Verdict.HOLDS
 
 
 def test_one_failing_cell_fails_the_claim_and_one_open_cell_leaves_it_open() -> None:
     rng = np.random.default_rng(0)
     yes, no, maybe = (Cell(name, shift + rng.normal(size=1001)) for name, shift in (("y", 10), ("n", -10), ("m", 0)))
-    cases = Cases([LINEAR])
+    settings = Settings([LINEAR])
     for cells, verdict in (
         ([yes], Verdict.HOLDS),
         ([yes, maybe], Verdict.UNDECIDED),
         ([yes, maybe, no], Verdict.FAILS),
     ):
-        found = evaluate(Claim("fig0.test", "", "", lambda _e, cells=cells: cells), Evidence(cases))  # type: ignore[misc]
+        found = evaluate(Claim("fig0.test", "", "", lambda _e, cells=cells: cells), Evidence(settings))  # type: ignore[misc]
         assert found.verdict is verdict
         assert found.level == pytest.approx(1 - 0.05 / len(cells))
 
@@ -190,7 +202,7 @@ def test_findings_depend_on_the_results_alone() -> None:
 
 
 def test_findings_as_json_and_markdown_have_every_comparison() -> None:
-    found = [evaluate(c, Evidence(world("fig6", as_in_the_paper=True))) for c in CLAIMS if c.figure == "fig6"]
+    found = [evaluate(claim, Evidence(world("fig6", as_in_the_paper=True))) for claim in FIGURES["fig6"].claims]
     listed = json.loads(claims_json(found))
     assert [entry["key"] for entry in listed] == [f.key for f in found]
     assert listed[0]["verdict"] == "holds"

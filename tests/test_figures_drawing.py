@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_results import RUNS, case, world
+from made_up_results import RUNS, setting, world
 
 from cbp_ray.figures import style, tables
-from cbp_ray.figures.cases import Cases
 from cbp_ray.figures.claims import Verdict
-from cbp_ray.figures.drawings import DRAWINGS
 from cbp_ray.figures.registry import FIGURES
-from cbp_ray.figures.reproduce import join, load_figure, produce
+from cbp_ray.figures.reproduce import load_figure, produce
+from cbp_ray.figures.results import Settings
+from cbp_ray.sweeps.sweep import join
 
 AVAILABLE = [key for key, figure in FIGURES.items() if figure.available]
 BIT_FLIPPING = [key for key in AVAILABLE if FIGURES[key].problem == "bit-flipping"]
@@ -58,6 +58,20 @@ LINES = {
 }
 
 
+def draw(key: str, settings: Settings, path: Path) -> None:
+    drawing = FIGURES[key].drawing
+    assert drawing is not None
+    drawing(settings, path)
+
+
+@pytest.mark.parametrize("key", FIGURES)
+def test_a_figure_has_all_that_it_needs_or_waits_for_it(key: str) -> None:
+    figure = FIGURES[key]
+    assert all((figure.title, figure.what, figure.grid, figure.claim))
+    assert figure.available == (figure.drawing is not None) == (figure.numbers is not None) == bool(figure.claims)
+    assert figure.available == (figure.problem != "slippery-ant")
+
+
 @pytest.mark.parametrize("key", AVAILABLE)
 def test_a_figure_has_its_files_and_its_claims(key: str, tmp_path: Path) -> None:
     product = produce(FIGURES[key], world(key, as_in_the_paper=True), tmp_path)
@@ -67,14 +81,14 @@ def test_a_figure_has_its_files_and_its_claims(key: str, tmp_path: Path) -> None
     assert {finding.verdict for finding in product.findings} == {Verdict.HOLDS}
     assert (tmp_path / f"{key}.png").stat().st_size > 20_000
     with open(tmp_path / f"{key}.csv", encoding="utf-8") as file:
-        assert len(list(csv.DictReader(file))) == len(product.cases)
+        assert len(list(csv.DictReader(file))) == len(product.settings)
 
 
 @pytest.mark.parametrize("key", AVAILABLE)
 def test_a_figure_has_the_panels_and_curves_of_the_paper(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = []
     monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
-    DRAWINGS[key](world(key, as_in_the_paper=True), tmp_path / key)
+    draw(key, world(key, as_in_the_paper=True), tmp_path / key)
     (figure,) = figures
     assert figure.axes[0].get_gridspec().get_geometry() == PANELS[key]
     assert len(figure.axes) == np.prod(PANELS[key])
@@ -86,37 +100,37 @@ def test_a_figure_has_the_panels_and_curves_of_the_paper(key: str, tmp_path: Pat
 
 def test_bands_are_one_standard_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    draw = style.band
+    plain = style.band
 
     def band(panel: Any, x: Any, mean: Any, error: Any, label: str, look: Any) -> None:
         drawn.append((label, mean, error))
-        draw(panel, x, mean, error, label, look)
+        plain(panel, x, mean, error, label, look)
 
     monkeypatch.setattr(style, "band", band)
-    cases = world("fig3", as_in_the_paper=True)
-    DRAWINGS["fig3"](cases, tmp_path / "fig3")
+    settings = world("fig3", as_in_the_paper=True)
+    draw("fig3", settings, tmp_path / "fig3")
     label, mean, error = drawn[0]
-    runs = cases.one(algorithm="bp", activation="tanh", step_size=0.01).curves.error
+    runs = settings.one(algorithm="bp", activation="tanh", step_size=0.01).curves.error
     assert label == "step size 0.01"
     np.testing.assert_allclose(mean, runs.mean(axis=0))
     np.testing.assert_allclose(error, runs.std(axis=0, ddof=1) / np.sqrt(RUNS))
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
-    cases = world("fig3", as_in_the_paper=True)
+    settings = world("fig3", as_in_the_paper=True)
     for name in ("a", "b"):
-        DRAWINGS["fig3"](cases, tmp_path / name)
+        draw("fig3", settings, tmp_path / name)
     for ending in (".png", ".pdf"):
         assert (tmp_path / f"a{ending}").read_bytes() == (tmp_path / f"b{ending}").read_bytes()
 
 
 def test_the_linear_baseline_is_the_one_of_least_total_error() -> None:
-    cases = world("fig3", as_in_the_paper=True)
-    assert cases.best(algorithm="linear").step_size == 0.003
+    settings = world("fig3", as_in_the_paper=True)
+    assert settings.best(algorithm="linear").step_size == 0.003
 
 
 def test_the_table_says_which_setting_is_best_of_its_kind() -> None:
-    rows = tables.settings_table(world("fig16", as_in_the_paper=True))
+    rows = tables.settings_table(FIGURES["fig16"], world("fig16", as_in_the_paper=True))
     best = [row for row in rows if row["best"] and row["activation"] == "relu"]
     assert {(row["algorithm"], row["replacement_rate"], row["weight_decay"]) for row in best} == {
         ("bp", None, None),
@@ -126,8 +140,8 @@ def test_the_table_says_which_setting_is_best_of_its_kind() -> None:
 
 
 def test_the_table_of_bins_has_means_and_standard_errors() -> None:
-    one = case(0.5, 0.9)
-    table = tables.bins_table(Cases([one])).to_pydict()
+    one = setting(0.5, 0.9)
+    table = tables.bins_table(Settings([one])).to_pydict()
     assert table["bin"] == list(range(50))
     np.testing.assert_allclose(table["error_mean"], one.curves.mean(), rtol=1e-6)
     np.testing.assert_allclose(table["error_se"], one.curves.standard_error(), rtol=1e-6)

@@ -5,40 +5,38 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_results import accuracy_case, world
+from made_up_results import accuracy_setting, world
 
 from cbp_ray.cli import figures as cli_figures
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves
-from cbp_ray.figures import accuracy_comparisons as comparisons
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.figures import style, tables
-from cbp_ray.figures.cases import Case, Cases
-from cbp_ray.figures.claims import Claim, Evidence, Verdict, evaluate
-from cbp_ray.figures.comparisons import Cells
-from cbp_ray.figures.drawings import DRAWINGS
-from cbp_ray.figures.estimate import estimate
-from cbp_ray.figures.permuted_mnist_claims import CLAIMS
+from cbp_ray.figures.claims import Cells, Claim, Evidence, Verdict, evaluate
+from cbp_ray.figures.permuted_mnist import comparisons
 from cbp_ray.figures.registry import FIGURES, GROUPS
-from cbp_ray.figures.reproduce import join, load_figure
+from cbp_ray.figures.reproduce import estimate, load_figure
+from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.problems import mnist_files
 from cbp_ray.sweeps import cluster
 from cbp_ray.sweeps.run import run_sweep
+from cbp_ray.sweeps.sweep import join
 
 KEYS = [figure.key for figure in GROUPS["permuted-mnist"]]
+CLAIMS = [claim for figure in GROUPS["permuted-mnist"] for claim in figure.claims]
 
 
-def bp(*accuracy: float, **more: Any) -> Case:
-    return accuracy_case({"algorithm": {"name": "bp"}}, (accuracy[0], accuracy[1]), **more)
+def bp(*accuracy: float, **more: Any) -> Setting:
+    return accuracy_setting({"algorithm": {"name": "bp"}}, (accuracy[0], accuracy[1]), **more)
 
 
-def cbp(rate: float, *accuracy: float, **more: Any) -> Case:
-    return accuracy_case({"algorithm": {"name": "cbp", "replacement_rate": rate}}, (accuracy[0], accuracy[1]), **more)
+def cbp(rate: float, *accuracy: float, **more: Any) -> Setting:
+    return accuracy_setting({"algorithm": {"name": "cbp", "replacement_rate": rate}}, (accuracy[0], accuracy[1]), **more)
 
 
-def judge(cells: Cells, *cases: Case) -> Verdict:
-    return evaluate(Claim("fig0.test", "quote", "definition", cells), Evidence(Cases(cases))).verdict
+def judge(cells: Cells, *settings: Setting) -> Verdict:
+    return evaluate(Claim("fig0.test", "quote", "definition", cells), Evidence(Settings(settings))).verdict
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.key)
@@ -59,26 +57,26 @@ def test_five_runs_decide_what_is_clear(claim: Claim, paper: bool, verdict: Verd
 )
 @pytest.mark.parametrize(("runs", "noise"), [(5, 0.002), (40, 0.01)])
 def test_falling_and_stable_are_opposites(last: float, falls: Verdict, stable: Verdict, runs: int, noise: float) -> None:
-    case = bp(0.94, last, runs=runs, noise=noise)
-    assert judge(comparisons.backprop_falls("step_size"), case) is falls
-    assert judge(comparisons.stays(["bp"], stable=False), case) is falls
-    assert judge(comparisons.stays(["bp"], stable=True), case) is stable
+    setting = bp(0.94, last, runs=runs, noise=noise)
+    assert judge(comparisons.backprop_falls("step_size"), setting) is falls
+    assert judge(comparisons.stays(["bp"], stable=False), setting) is falls
+    assert judge(comparisons.stays(["bp"], stable=True), setting) is stable
 
 
 def test_an_accuracy_that_rises_and_then_falls_falls_from_its_high_point() -> None:
-    case = bp(0.9, 0.9)
+    setting = bp(0.9, 0.9)
     hill = 0.9 + 0.05 * np.sin(np.linspace(0, np.pi, 50))
-    metrics = case.curves.metrics | {"accuracy": np.tile(hill, (40, 1))}
-    case = Case(case.config, Curves(case.curves.seeds, case.curves.examples, metrics))
-    (drop,) = comparisons.backprop_falls("step_size")(Evidence(Cases([case])))
+    metrics = setting.curves.metrics | {"accuracy": np.tile(hill, (40, 1))}
+    setting = Setting(setting.config, Curves(setting.curves.seeds, setting.curves.examples, metrics))
+    (drop,) = comparisons.backprop_falls("step_size")(Evidence(Settings([setting])))
     late = hill[-10:].mean()
     assert drop.statistic[0] + comparisons.FALL == pytest.approx(100 * (0.95 - late), abs=0.05)
 
 
 def test_the_best_setting_is_the_one_of_highest_accuracy() -> None:
-    cases = Cases([cbp(1e-6, 0.8, 0.8), cbp(1e-5, 0.95, 0.95), cbp(1e-4, 0.9, 0.9)])
-    assert cases.best(algorithm="cbp").parameter == 1e-5
-    row = next(row for row in tables.settings_table(cases) if row["best"])
+    settings = Settings([cbp(1e-6, 0.8, 0.8), cbp(1e-5, 0.95, 0.95), cbp(1e-4, 0.9, 0.9)])
+    assert settings.best(algorithm="cbp").parameter == 1e-5
+    row = next(row for row in tables.settings_table(FIGURES["fig7"], settings) if row["best"])
     assert row["replacement_rate"] == 1e-5
     assert row["total_accuracy"] == pytest.approx(0.95, abs=0.002)
 
@@ -95,23 +93,24 @@ def test_growth_counts_in_the_second_half_only() -> None:
     early = bp(0.9, 0.9, magnitude=(0.5, 0.5))
     saturating = np.minimum(np.linspace(0.1, 2.1, 50), 0.5)
     metrics = early.curves.metrics | {"output_weight_magnitude": np.tile(saturating, (40, 1))}
-    stopped = Case(early.config, Curves(early.curves.seeds, early.curves.examples, metrics))
+    stopped = Setting(early.config, Curves(early.curves.seeds, early.curves.examples, metrics))
     assert judge(comparisons.weights_grow(["bp"], growing=False), stopped) is Verdict.HOLDS
     assert judge(comparisons.weights_grow(["bp"], growing=True), stopped) is Verdict.FAILS
     assert judge(comparisons.weights_grow(["bp"], growing=True), bp(0.9, 0.9, magnitude=(0.1, 0.5))) is Verdict.HOLDS
 
 
 def test_a_run_whose_loss_is_not_a_number_is_not_drawn_but_counts() -> None:
-    case = bp(0.94, 0.94)
-    loss, accuracy = np.full((40, 50), 0.2), case.curves.accuracy.copy()
+    setting = bp(0.94, 0.94)
+    loss, accuracy = np.full((40, 50), 0.2), setting.curves.accuracy.copy()
     loss[3, 20:], accuracy[3, 20:] = np.nan, 0.1
-    case = Case(
-        case.config, Curves(case.curves.seeds, case.curves.examples, case.curves.metrics | {"loss": loss, "accuracy": accuracy})
+    setting = Setting(
+        setting.config,
+        Curves(setting.curves.seeds, setting.curves.examples, setting.curves.metrics | {"loss": loss, "accuracy": accuracy}),
     )
-    assert case.diverged == 1
-    assert case.survivors is not None
-    assert len(case.survivors.curves.seeds) == 39
-    assert 1 - case.mean_total == pytest.approx(0.94 - 0.84 * 30 / 50 / 40, abs=0.002)
+    assert setting.diverged == 1
+    assert setting.survivors is not None
+    assert len(setting.survivors.curves.seeds) == 39
+    assert 1 - setting.mean_total == pytest.approx(0.94 - 0.84 * 30 / 50 / 40, abs=0.002)
 
 
 def test_a_figure_says_on_its_face_which_networks_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +118,9 @@ def test_a_figure_says_on_its_face_which_networks_it_shows(tmp_path: Path, monke
     monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
     for scale, words in (("paper", "3 × 2000 ReLU, step size 0.003"), ("laptop", "3 × 100 ReLU, step size 0.003")):
         sweep = load_figure(FIGURES["fig7"], scale)
-        DRAWINGS["fig7"](Cases(accuracy_case(c.config, (0.9, 0.8), runs=5) for c in sweep.configurations), tmp_path / "fig7")
+        settings = Settings(accuracy_setting(c.config, (0.9, 0.8), runs=5) for c in sweep.configurations)
+        assert FIGURES["fig7"].drawing is not None
+        FIGURES["fig7"].drawing(settings, tmp_path / "fig7")
         assert figures[-1].axes[0].get_title() == f"{words}, change every 60,000, 5 runs"
         # Accuracy is drawn in percent.
         assert 75 < figures[-1].axes[0].get_ylim()[0] < 85
@@ -186,7 +187,7 @@ def test_both_problems_have_their_own_part_of_the_page_of_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli_figures, "chosen", lambda name: [FIGURES[key] for key in CHOSEN[name]])
-    monkeypatch.setattr(reproduce_module, "read_cases", lambda sweep, storage: world(sweep.source, True))
+    monkeypatch.setattr(reproduce_module, "read_settings", lambda sweep, storage: world(sweep.source, True))
     monkeypatch.setattr(style, "save", lambda figure, path: path.with_suffix(".png").touch())
     arguments = ["--storage", str(tmp_path / "results"), "--docs", str(tmp_path)]
     page = tmp_path / "results.md"

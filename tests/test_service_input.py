@@ -124,7 +124,7 @@ def test_figures_of_results_elsewhere_are_drawn_here(
     assert main(["plot", "fig3", "--storage", "mock:///x/y", "--output", "drawn"]) == 2
     assert refused(capsys).startswith("results in ")
     assert [path.name for path in folder.iterdir()] == ["small.yaml"]
-    monkeypatch.setattr(reproduce_module, "read_cases", lambda sweep, storage: world(sweep.source, True))
+    monkeypatch.setattr(reproduce_module, "read_settings", lambda sweep, storage: world(sweep.source, True))
     assert main(["plot", "fig3", "--storage", "mock:///x/y", "--output", "drawn"]) == 0
     assert main(["plot", "fig3", "--storage", f"file://{folder}/results"]) == 0
     for drawn in ("drawn", "results/figures"):

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from cbp_ray.cli import main
-from cbp_ray.experiments import Curves
-from cbp_ray.figures.sweep_curves import COLOURS, labels, read_sweep, worth
+from cbp_ray.experiments import Curves, OnlineConfig
+from cbp_ray.experiments.engines import ENGINES
+from cbp_ray.figures.results import Setting
+from cbp_ray.figures.sweep_curves import CYCLE, labels, read_sweep, worth
+from cbp_ray.problems import PROBLEMS
 from cbp_ray.results import Block, Store
-from cbp_ray.results.tensorboard import flat_settings
 from cbp_ray.sweeps import load_sweep
 
 SWEEP = """
@@ -27,11 +29,14 @@ groups:
 """
 
 
-def stored(folder: Path, rates: str, metric: str = "error") -> Path:
+def stored(folder: Path, rates: str, problem: str = "bit_flipping", more: str = "") -> Path:
     """A sweep file whose results are made up and stored in `folder`."""
     path = folder / "mine.yaml"
-    path.write_text(SWEEP.replace("RATES", rates))
+    engine = "torch" if more else next(engine for engine, name in ENGINES if name == problem)
+    text = (SWEEP + more).replace("base:", f"engine: {engine}\nbase:\n  problem: {{name: {problem}}}").replace("RATES", rates)
+    path.write_text(text.replace("name: sgd", "name: adam") if problem == "slippery_ant" else text)
     sweep = load_sweep(path)
+    metric = PROBLEMS[problem].performance
     store = Store(folder, sweep.name)
     for number, configuration in enumerate(sweep.configurations):
         values = number + np.arange(30.0).reshape(3, 10)
@@ -44,19 +49,19 @@ def stored(folder: Path, rates: str, metric: str = "error") -> Path:
 def test_labels_say_what_differs_and_nothing_else(tmp_path: Path) -> None:
     sweep = load_sweep(stored(tmp_path, "[1e-4, 0.0003, 0.1]"))
     expected = ["BP", "BP+L2", *(f"CBP, replacement rate {rate}" for rate in ("1e-4", "3e-4", "0.1"))]
-    assert labels([flat_settings(c.config) for c in sweep.configurations]) == expected
+    assert labels([c.config for c in sweep.configurations]) == expected
     assert list(read_sweep(sweep, Store(tmp_path, sweep.name))) == expected
 
 
 def test_a_single_configuration_goes_by_its_algorithm(tmp_path: Path) -> None:
     sweep = load_sweep(stored(tmp_path, "1e-4"))
-    assert labels([flat_settings(sweep.configurations[-1].config)]) == ["CBP"]
+    assert labels([sweep.configurations[-1].config]) == ["CBP"]
 
 
-@pytest.mark.parametrize("metric", ["error", "accuracy", "episode_return"])
-@pytest.mark.parametrize("rates", ["[1e-4, 1e-3]", f"[{', '.join(f'{n}e-5' for n in range(1, len(COLOURS) + 3))}]"])
-def test_plot_draws_any_sweep_and_writes_its_numbers(metric: str, rates: str, tmp_path: Path) -> None:
-    path = stored(tmp_path, rates, metric)
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("rates", ["[1e-4, 1e-3]", f"[{', '.join(f'{n}e-5' for n in range(1, len(CYCLE) + 3))}]"])
+def test_plot_draws_any_sweep_and_writes_its_numbers(problem: str, rates: str, tmp_path: Path) -> None:
+    path, metric = stored(tmp_path, rates, problem), PROBLEMS[problem].performance
     path = path.rename(tmp_path / "mine0.1.yaml")
     assert main(["plot", str(path), "--storage", str(tmp_path)]) == 0
     drawn = tmp_path / "figures" / "paper"
@@ -64,17 +69,20 @@ def test_plot_draws_any_sweep_and_writes_its_numbers(metric: str, rates: str, tm
     assert (drawn / "mine0.1.pdf").stat().st_size > 5_000
     rows = list(csv.DictReader((drawn / "mine0.1.csv").read_text().splitlines()))
     assert len(rows) == 10 * (2 + len(rates.split(",")))
-    assert (rows[0]["configuration"], rows[0]["examples"], float(rows[0][f"{metric}_mean"])) == ("BP", "100", 10.0)
+    first = "PPO" if problem == "slippery_ant" else "BP"
+    assert (rows[0]["configuration"], rows[0]["examples"], float(rows[0][f"{metric}_mean"])) == (first, "100", 10.0)
     assert float(rows[0][f"{metric}_se"]) == pytest.approx(10 / np.sqrt(3), rel=1e-5)
     assert rows[4][f"{metric}_mean"] == ""
 
 
 def test_what_diverged_is_not_among_the_best() -> None:
-    def curves(*means: float) -> Curves:
-        return Curves((0,), np.arange(len(means)), {"error": np.array([means])})
+    config = OnlineConfig.make({"algorithm": {"name": "bp"}, "optimizer": {"name": "sgd", "step_size": 0.01}})
 
-    diverged = (curves(np.nan, np.nan), curves(0.1, np.inf))
-    assert max(map(worth, diverged)) == -np.inf < worth(curves(3.0, np.nan)) < worth(curves(1.0, 2.0))
+    def setting(*means: float) -> Setting:
+        return Setting(config, Curves((0,), np.arange(len(means)), {"error": np.array([means])}))
+
+    diverged = (setting(np.nan, np.nan), setting(0.1, np.inf))
+    assert max(map(worth, diverged)) == -np.inf < worth(setting(3.0, np.nan)) < worth(setting(1.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +116,30 @@ def test_a_search_has_no_configurations_to_draw(tmp_path: Path, capsys: pytest.C
 
 def test_on_slippery_ant_the_algorithms_go_by_their_own_names() -> None:
     sweep = load_sweep(Path(__file__).parents[1] / "tune_configs" / "slippery_ant" / "fig9.yaml")
-    found = labels([flat_settings(c.config) for c in sweep.configurations])
+    found = labels([c.config for c in sweep.configurations])
     assert found[:2] == ["PPO", "PPO+L2, weight decay 1e-3"]
     assert found[-1] == "Continual PPO, replacement rate 1e-5, maturity threshold 50,000"
+
+
+METHOD = """
+from typing import Any, ClassVar, Literal
+from cbp_ray.methods import Method
+
+class Shrink(Method):
+    label = "Shrink_and_Perturb"
+    name: Literal["shrink"] = "shrink"
+    factor: float
+"""
+
+
+def test_a_method_that_nobody_here_knows_is_drawn_and_named_by_its_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "somebodys_method.py").write_text(METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CBP_RAY_METHODS", "somebodys_method:Shrink")
+    path = stored(tmp_path, "1e-4", more="  new: {algorithm: {name: shrink, factor: [0.5, 0.25]}}\n")
+    assert main(["plot", str(path), "--storage", str(tmp_path)]) == 0
+    rows = csv.DictReader((tmp_path / "figures" / "paper" / "mine.csv").read_text().splitlines())
+    names = list(dict.fromkeys(row["configuration"] for row in rows))
+    assert names == ["BP", "BP+L2", "CBP", "Shrink_and_Perturb, factor 0.5", "Shrink_and_Perturb, factor 0.25"]

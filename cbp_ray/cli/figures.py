@@ -23,7 +23,8 @@ from cbp_ray.cli.options import (
 )
 from cbp_ray.cli.sweeps import run_and_show
 from cbp_ray.errors import InputError
-from cbp_ray.figures.registry import FIGURES, GROUPS, Figure, chosen
+from cbp_ray.figures.figure import Figure
+from cbp_ray.figures.registry import FIGURES, GROUPS, chosen
 
 if TYPE_CHECKING:
     from cbp_ray.figures.claims import Finding
@@ -78,7 +79,8 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
     """
     figures = chosen(figure)
     from cbp_ray.figures.provenance import Reproduction, now
-    from cbp_ray.figures.reproduce import join, load_figure
+    from cbp_ray.figures.reproduce import load_figure
+    from cbp_ray.sweeps.sweep import join
 
     begun = time.monotonic()
     storage = check_storage(storage)
@@ -159,11 +161,11 @@ def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> i
     storage = check_storage(storage, writes=False)
     directory = _directory(storage, output, scale)
     sweep = load_sweep(config, scale=scale)
-    curves = read_sweep(sweep, Store(storage, sweep.name))
+    settings = read_sweep(sweep, Store(storage, sweep.name))
     check_writable(directory, "--output")
     path = directory / sweep.source
-    draw_sweep(sweep, curves, path)
-    path.with_name(f"{path.name}.csv").write_text(sweep_table(curves), encoding="utf-8")
+    draw_sweep(sweep, settings, path)
+    path.with_name(f"{path.name}.csv").write_text(sweep_table(settings), encoding="utf-8")
     click.echo(f"{path}.png, .pdf and .csv")
     return 0
 
@@ -184,14 +186,11 @@ def figures(scale: str, as_json: bool) -> None:
       cbp-ray figures --scale laptop
       cbp-ray figures --json
     """
-    from cbp_ray.figures.estimate import Estimate, estimate
+    from cbp_ray.figures.reproduce import Estimate, estimate
 
     costs: dict[str, Estimate] = {f.key: estimate([f], scale) for f in FIGURES.values() if f.available}
     if as_json:
-        listed = [
-            {**asdict(f), "available": f.available, "cost": asdict(costs[f.key]) if f.key in costs else None}
-            for f in FIGURES.values()
-        ]
+        listed = [{**f.as_dict(), "cost": asdict(costs[f.key]) if f.key in costs else None} for f in FIGURES.values()]
         click.echo(json.dumps(listed, indent=2))
         return
     from rich.console import Console
@@ -225,7 +224,7 @@ def _directory(storage: str, output: str | None, scale: str) -> Path:
 
 
 def _say_if_long(figures: Sequence[Figure]) -> None:
-    from cbp_ray.figures.estimate import estimate
+    from cbp_ray.figures.reproduce import estimate
 
     paper = estimate(figures, "paper").core_seconds
     if paper > LONG_SECONDS:
@@ -244,12 +243,12 @@ def _by_problem(name: str, figures: Sequence[Figure]) -> dict[str, list[Figure]]
 
 
 def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: str, directory: Path) -> "list[Product]":
-    from cbp_ray.figures.reproduce import produce, read_cases, show_in_tensorboard
+    from cbp_ray.figures.reproduce import produce, read_settings, show_in_tensorboard
 
     # All are read before any is written: what is missing is found out at once.
-    cases = [read_cases(sweep, storage) for sweep in sweeps]
+    settings = [read_settings(sweep, storage) for sweep in sweeps]
     check_writable(directory, "--output")
-    products = [produce(figure, found, directory) for figure, found in zip(figures, cases, strict=True)]
+    products = [produce(figure, found, directory) for figure, found in zip(figures, settings, strict=True)]
     for product, sweep in zip(products, sweeps, strict=True):
         show_in_tensorboard(product, sweep, storage)
     return products
@@ -260,7 +259,7 @@ def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
     from rich.table import Table
 
     from cbp_ray.figures.claims import LEAST_RUNS, Verdict
-    from cbp_ray.figures.report import WORDS, claims_json, claims_markdown, decisive_text
+    from cbp_ray.figures.markdown import WORDS, claims_json, claims_markdown, decisive_text
 
     if name in GROUPS:
         (directory / f"{name}_claims.json").write_text(claims_json(findings), encoding="utf-8")

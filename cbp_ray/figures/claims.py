@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
 from cbp_ray.figures import statistics
-from cbp_ray.figures.cases import Case, Cases
+from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.figures.statistics import Array
 
 LEVEL = 0.95
+"""Probability that all intervals of a claim together hold the true values."""
 LEAST_RUNS = 5
+"""Number of runs per setting below which nothing is decided."""
 
 
 class Verdict(StrEnum):
@@ -34,7 +36,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison."""
+    """One comparison of a claim."""
 
     name: str
     """What is compared, in a few words."""
@@ -43,73 +45,88 @@ class Cell:
 
 
 class Evidence:
-    """The cases of a figure, and means over all runs and over resamples of them."""
+    """The settings of a figure, and means over all runs and over resamples of them."""
 
-    def __init__(self, cases: Cases) -> None:
-        self.cases = cases
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
     @cached_property
     def _weights(self) -> Array:
-        return statistics.resampling_weights(self.cases.runs)
+        return statistics.resampling_weights(self.settings.runs)
 
     def mean(self, per_run: Array) -> Array:
         """Means [..., 1 + resamples] of per-run values [..., runs]."""
-        return np.asarray(per_run[..., : self.cases.runs] @ self._weights.T)
+        return np.asarray(per_run[..., : self.settings.runs] @ self._weights.T)
 
-    def total(self, case: Case) -> Array:
-        """Total error of one case."""
-        return self.mean(case.total)
+    def total(self, setting: Setting) -> Array:
+        """Total error of one setting."""
+        return self.mean(setting.total)
 
-    def totals(self, cases: Cases) -> Array:
-        """Total error of several cases, [cases, 1 + resamples]."""
-        return self.mean(cases.totals())
+    def totals(self, settings: Settings) -> Array:
+        """Total error of several settings, [settings, 1 + resamples]."""
+        return self.mean(settings.totals())
 
     def least(self, **properties: Any) -> Array:
-        """Total error of the best of several cases. Every resample chooses its own best, as the paper's choice of
-        settings is part of what chance decides."""
-        return np.asarray(self.totals(self.cases.select(**properties)).min(axis=0))
+        """Total error of the best of several settings, [1 + resamples].
 
-    def late(self, case: Case, metric: str = "error") -> Array:
+        Every resample chooses its own best, as the paper's choice of settings is part of what chance decides.
+        """
+        return np.asarray(self.totals(self.settings.select(**properties)).min(axis=0))
+
+    def late(self, setting: Setting, metric: str = "error") -> Array:
         """Mean of a metric over the end of the runs."""
-        return self.mean(statistics.late(_clean(case, metric)))
+        return self.mean(statistics.late(_clean(setting, metric)))
 
-    def early(self, case: Case, metric: str) -> Array:
+    def early(self, setting: Setting, metric: str) -> Array:
         """Mean of a metric over the beginning of the runs."""
-        return self.mean(statistics.early(_clean(case, metric)))
+        return self.mean(statistics.early(_clean(setting, metric)))
 
-    def growth(self, case: Case, metric: str) -> Array:
+    def growth(self, setting: Setting, metric: str) -> Array:
         """How far a metric at the end lies above its value at half of the run, as a fraction of the latter."""
-        values = _clean(case, metric)
+        values = _clean(setting, metric)
         return np.asarray(self.mean(statistics.late(values)) / self.mean(statistics.middle(values)) - 1)
 
-    def fall(self, case: Case) -> Array:
+    def fall(self, setting: Setting) -> Array:
         """How far the accuracy at the end lies below its high point, which is the low point of the error."""
-        error = _clean(case, "error")
+        error = _clean(setting, "error")
         return np.asarray(self.mean(statistics.late(error)) - self.mean(statistics.low_point(error)[0]))
 
-    def rise(self, case: Case) -> Array:
+    def rise(self, setting: Setting) -> Array:
         """How far the adjusted error at the end lies above its low point, as a fraction of the low point.
 
         Adjusted is the error divided by that of the linear tracker on the same data. How hard the data are varies slowly
         within a run, and both suffer alike; a linear tracker has no hidden units and so no plasticity to lose.
         """
-        error, linear = _clean(case, "error"), _clean(self._linear(case), "error")
+        error, linear = _clean(setting, "error"), _clean(self._linear(setting), "error")
         low, low_linear = statistics.low_point(error, linear)
         late = self.mean(statistics.late(error)) / self.mean(statistics.late(linear))
         return np.asarray(late / (self.mean(low) / self.mean(low_linear)) - 1)
 
     def linear_total(self, examples: int) -> Array:
         """Total error of the linear tracker over the first examples of its longest runs."""
-        case = max(self.cases.select(algorithm="linear"), key=lambda case: (case.examples, -case.mean_total))
-        bins = case.curves.examples <= examples
-        return self.mean(statistics.total(case.error[:, bins], case.curves.examples[bins]))
+        setting = max(self.settings.select(algorithm="linear"), key=lambda setting: (setting.examples, -setting.mean_total))
+        bins = setting.curves.examples <= examples
+        return self.mean(statistics.total(setting.error[:, bins], setting.curves.examples[bins]))
 
-    def _linear(self, case: Case) -> Case:
-        return self.cases.best(algorithm="linear", examples=case.examples)
+    def _linear(self, setting: Setting) -> Setting:
+        return self.settings.best(algorithm="linear", examples=setting.examples)
 
 
-def _clean(case: Case, metric: str) -> Array:
-    return statistics.finite(case.error) if metric == "error" else case.curves[metric]
+def _clean(setting: Setting, metric: str) -> Array:
+    return statistics.finite(setting.error) if metric == "error" else setting.curves[metric]
+
+
+Cells = Callable[[Evidence], Iterable[Cell]]
+Options = ParamSpec("Options")
+
+
+def comparison(function: Callable[Concatenate[Evidence, Options], Iterable[Cell]]) -> Callable[Options, Cells]:
+    """Lets a comparison with options be called with the options alone; what it gives waits for the evidence."""
+
+    def with_options(*options: Options.args, **named: Options.kwargs) -> Cells:
+        return lambda evidence: function(evidence, *options, **named)
+
+    return with_options
 
 
 @dataclass(frozen=True)
@@ -117,17 +134,17 @@ class Claim:
     """One sentence of the paper."""
 
     key: str
-    """For example `fig6.cbp-stable`."""
+    """Name of the claim, which begins with the figure's key: `fig6.cbp-stable`."""
     quote: str
-    """The paper's words."""
+    """The sentence in the paper's words."""
     definition: str
     """What is computed, and when the claim counts as right."""
-    cells: Callable[[Evidence], Iterable[Cell]]
-    """The comparisons."""
+    cells: Cells
+    """The comparisons, made from the evidence."""
 
     @property
     def figure(self) -> str:
-        """The figure that supports it."""
+        """Key of the figure that supports the claim."""
         return self.key.partition(".")[0]
 
 
@@ -152,13 +169,13 @@ class Finding:
     definition: str
     verdict: Verdict
     runs: int
-    """Runs per setting."""
+    """Number of runs per setting."""
     level: float
-    """Of the interval of each cell."""
+    """Confidence level of the interval of each cell."""
     cells: tuple[CellFinding, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """The finding as plain data, for JSON."""
         return asdict(self)
 
     @property
@@ -168,16 +185,16 @@ class Finding:
 
 
 def evaluate(claim: Claim, evidence: Evidence) -> Finding:
-    """Looks at the evidence for one claim."""
+    """Judges one claim by the evidence."""
     cells = list(claim.cells(evidence))
     level = 1 - (1 - LEVEL) / len(cells)
-    findings = tuple(_judge(cell, level, evidence.cases.runs) for cell in cells)
+    findings = tuple(_judge(cell, level, evidence.settings.runs) for cell in cells)
     verdicts = {cell.verdict for cell in findings}
     if Verdict.FAILS in verdicts:
         verdict = Verdict.FAILS
     else:
         verdict = Verdict.HOLDS if verdicts == {Verdict.HOLDS} else Verdict.UNDECIDED
-    return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, evidence.cases.runs, level, findings)
+    return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, evidence.settings.runs, level, findings)
 
 
 def _judge(cell: Cell, level: float, runs: int) -> CellFinding:

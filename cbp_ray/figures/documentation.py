@@ -1,16 +1,20 @@
 """The results that ship with the project: `results.md`, its figures and its numbers, made from stored results."""
 
+import io
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet
 
-from cbp_ray.figures import provenance, report, tables
-from cbp_ray.figures.cases import Case
-from cbp_ray.figures.reproduce import Product, join
+from cbp_ray.figures import markdown, tables
+from cbp_ray.figures.claims import Finding, Verdict
+from cbp_ray.figures.provenance import reproductions
+from cbp_ray.figures.reproduce import Product
+from cbp_ray.results import Store, config_key
 from cbp_ray.sweeps import Sweep
+from cbp_ray.sweeps.sweep import join
 
 BEGIN, END = "<!-- {}: begin, written by cbp-ray plot -->", "<!-- {}: end -->"
 
@@ -21,13 +25,12 @@ def write_documentation(
     """Writes the results of some figures into a folder of documentation.
 
     Args:
-      name: of the group of figures, `bit-flipping` say.
+      name: name of the group of figures, `bit-flipping` say.
       products: the figures, all of one problem.
       sweeps: their sweeps, in the same order.
       storage: where the results are.
       figures: folder that holds the drawings and the log.
-      docs: folder to write: `results.md` (only the part of this group changes), `figures/`, `data/`. A README.md beside it
-        that has a part for this group gets the verdicts.
+      docs: folder to write: `results.md` (only the part of this group changes), `figures/`, `data/`.
 
     Returns:
       The files written.
@@ -40,31 +43,69 @@ def write_documentation(
         key = product.figure.key
         for source, target in ((f"{key}.png", pictures), (f"{key}.csv", data)):
             written.append(Path(shutil.copy2(figures / source, target / source)))
-    unique: dict[str, Case] = {case.config.model_dump_json(): case for product in products for case in product.cases}
+    unique = {setting.config.model_dump_json(): setting for product in products for setting in product.settings}
     bins = data / f"{name}.parquet"
     pyarrow.parquet.write_table(tables.bins_table(unique.values()), bins, compression="zstd")
     findings = [finding for product in products for finding in product.findings]
     claims = data / f"{name}_claims.json"
-    claims.write_text(report.claims_json(findings), encoding="utf-8")
-    sections = [
-        report.Section(product.figure, product.findings, product.rows, _about(sweep, storage))
-        for product, sweep in zip(products, sweeps, strict=True)
-    ]
+    claims.write_text(markdown.claims_json(findings), encoding="utf-8")
+    text = f"{_introduction(name, products, sweeps, storage, figures)}\n\n### Claims\n\n{_counts(findings)}\n\n"
+    text += markdown.claims_table(findings)
+    text += "".join(_section(product, _about(sweep, storage)) for product, sweep in zip(products, sweeps, strict=True))
     page = docs / "results.md"
-    keys = {product.figure.key for product in products}
-    _replace_part(page, name, report.results_part(_introduction(name, keys, sweeps, storage, figures), sections))
-    readme = docs.parent / "README.md"
-    if readme.exists() and BEGIN.format(name) in readme.read_text(encoding="utf-8"):
-        _replace_part(readme, name, report.verdicts_part(findings))
-        written.append(readme)
+    _replace_part(page, name, text)
     return [*written, bins, claims, page]
 
 
+def _introduction(
+    name: str, products: Sequence[Product], sweeps: Sequence[Sweep], storage: str | os.PathLike[str], figures: Path
+) -> str:
+    keys = {product.figure.key for product in products}
+    log = [entry for entry in reproductions(figures) if entry.runs and not keys.isdisjoint(entry.figures)]
+    lines = [
+        f"- `{entry.command}` on {entry.finished}, commit {entry.commit}: {entry.runs:,} runs in {entry.sweep_seconds:.0f} s"
+        f" ({entry.seconds:.0f} s with drawing and claims), {entry.cores} cores of {entry.cpu}"
+        for entry in log
+    ]
+    engine = sum(_engine_seconds(sweep, storage) for sweep in join(sweeps, name))
+    return (
+        f"CPU time of all runs: {engine:.0f} s. Made by:\n\n{os.linesep.join(lines)}\n\n"
+        f"`data/{name}.parquet` has mean and standard error of every bin of every setting, `data/figN.csv` a line per setting, "
+        f"`data/{name}_claims.json` every comparison."
+    )
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    counts = {verdict: sum(f.verdict is verdict for f in findings) for verdict in Verdict}
+    told = ", ".join(f"{counts[verdict]} {markdown.WORDS[verdict]}" for verdict in Verdict)
+    return f"Of {len(findings)} claims, {told}."
+
+
+def _section(product: Product, about: str) -> str:
+    """What the page of results says of one figure; `about` says how it was made."""
+    figure = product.figure
+    number = figure.key.removeprefix("fig")
+    text = f"\n### Figure {number}: {figure.title}\n\n![Figure {number}](figures/{figure.key}.png)\n\n"
+    text += f"{figure.what}. {about}\n"
+    best = [row for row in product.rows if row["best"]]
+    # What is the same in all rows stands in the text above.
+    told = [name for name in best[0] if len({str(row[name]) for row in best}) > 1]
+    numbers = markdown.numbers_table([{name: row[name] for name in told} for row in best])
+    text += _folded(f"Numbers of the best settings (<code>data/{figure.key}.csv</code> has all settings)", numbers)
+    for finding in product.findings:
+        text += f'\n**{finding.key}: {finding.verdict}.** "{finding.quote}" {finding.definition}\n'
+        text += _folded(markdown.decisive_text(finding), markdown.cells_table(finding))
+    return text
+
+
+def _folded(summary: str, text: str) -> str:
+    return f"\n<details><summary>{summary}</summary>\n\n{text}\n</details>\n"
+
+
 def _about(sweep: Sweep, storage: str | os.PathLike[str]) -> str:
-    spent = provenance.spent(sweep, storage)
     return (
         f"{_scale(sweep)}{len(sweep.configurations)} settings, {len(sweep.seeds)} runs each: "
-        f"{spent.engine_seconds:.0f} s of CPU time, some of it shared with other figures."
+        f"{_engine_seconds(sweep, storage):.0f} s of CPU time, some of it shared with other figures."
     )
 
 
@@ -84,21 +125,16 @@ def _scale(sweep: Sweep) -> str:
     return f"Drawn here: {'; '.join(words)} examples. "
 
 
-def _introduction(
-    name: str, keys: Collection[str], sweeps: Sequence[Sweep], storage: str | os.PathLike[str], figures: Path
-) -> str:
-    log = [entry for entry in provenance.reproductions(figures) if entry.runs and not set(entry.figures).isdisjoint(keys)]
-    lines = [
-        f"- `{entry.command}` on {entry.finished}, commit {entry.commit}: {entry.runs:,} runs in {entry.sweep_seconds:.0f} s"
-        f" ({entry.seconds:.0f} s with drawing and claims), {entry.cores} cores of {entry.cpu}"
-        for entry in log
-    ]
-    engine = sum(provenance.spent(sweep, storage).engine_seconds for sweep in join(sweeps, name))
-    return (
-        f"CPU time of all runs: {engine:.0f} s. Made by:\n\n{os.linesep.join(lines)}\n\n"
-        f"`data/{name}.parquet` has mean and standard error of every bin of every setting, `data/figN.csv` a line per setting, "
-        f"`data/{name}_claims.json` every comparison."
-    )
+def _engine_seconds(sweep: Sweep, storage: str | os.PathLike[str]) -> float:
+    """CPU time inside the engine of the stored runs of a sweep, wherever and whenever they were made."""
+    store, wanted, found = Store(storage, sweep.name), set(sweep.seeds), 0.0
+    keys = {config_key(configuration.config, sweep.engine) for configuration in sweep.configurations}
+    for name in store.names():
+        if name.key in keys and wanted.intersection(name.seeds):
+            table = pyarrow.parquet.read_table(io.BytesIO(store.runs.read(f"{name}.parquet")))
+            # Every row of a block has the time of all its seeds together.
+            found += float(table.slice(0, 1).to_pylist()[0].get("engine_seconds", 0.0))
+    return found
 
 
 def _replace_part(page: Path, name: str, text: str) -> None:

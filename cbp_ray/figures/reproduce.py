@@ -1,39 +1,57 @@
 """From a figure's key to its files: load its sweep, run what is missing, draw, write tables, check claims."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from cbp_ray.figures.cases import Case, Cases
 from cbp_ray.figures.claims import Evidence, Finding, evaluate
-from cbp_ray.figures.paper_claims import claims_of
-from cbp_ray.figures.registry import Figure
+from cbp_ray.figures.figure import Figure
+from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.results import Store
-from cbp_ray.sweeps import Sweep, load_sweep
-from cbp_ray.sweeps.sweep import join as join
+from cbp_ray.sweeps import Sweep, cost, load_sweep
+from cbp_ray.sweeps.sweep import join
 
 CONFIGS = "cbp_ray_tune_configs"
 
 
 def load_figure(figure: Figure, scale: str = "paper") -> Sweep:
-    """The sweep of one figure, which must be available."""
-    assert figure.sweep is not None
+    """The sweep of one figure."""
     with as_file(files(CONFIGS)) as directory:
         return load_sweep(directory / figure.sweep, scale=scale)
 
 
-def read_cases(sweep: Sweep, storage: str | os.PathLike[str]) -> Cases:
-    """The stored results of a sweep.
+@dataclass(frozen=True)
+class Estimate:
+    """What all runs of some figures cost."""
+
+    settings: int
+    runs: int
+    core_seconds: float
+
+
+def estimate(figures: Sequence[Figure], scale: str = "paper") -> Estimate:
+    """Counts the runs of some figures, shared ones once, and says roughly how long they take on one core."""
+    sweeps = join([load_figure(figure, scale) for figure in figures], "estimate")
+    return Estimate(
+        sum(len(sweep.configurations) for sweep in sweeps),
+        sum(sweep.runs for sweep in sweeps),
+        sum(cost.seconds(c.config, sweep.engine, len(sweep.seeds)) for sweep in sweeps for c in sweep.configurations),
+    )
+
+
+def read_settings(sweep: Sweep, storage: str | os.PathLike[str]) -> Settings:
+    """The settings of a sweep with their stored runs.
 
     Raises:
       MissingResults: if a run is not stored.
     """
     store = Store(storage, sweep.name)
     names = store.names()
-    return Cases(
-        Case(configuration.config, store.read_curves(configuration.config, sweep.seeds, sweep.engine, names))
+    return Settings(
+        Setting(configuration.config, store.read_curves(configuration.config, sweep.seeds, sweep.engine, names))
         for configuration in sweep.configurations
     )
 
@@ -43,37 +61,38 @@ class Product:
     """What came out of one figure."""
 
     figure: Figure
-    cases: Cases
+    settings: Settings
     rows: list[dict[str, Any]]
+    """Rows of `tables.settings_table`."""
     findings: list[Finding]
     paths: list[Path]
     """The files written."""
 
 
-def produce(figure: Figure, cases: Cases, directory: Path) -> Product:
+def produce(figure: Figure, settings: Settings, directory: Path) -> Product:
     """Draws a figure, writes its table, and checks its claims.
 
     Writes `<key>.png`, `.pdf`, `.csv` and `.md` (the numbers), `<key>_claims.json` and `.md`.
     """
-    from cbp_ray.figures import report, tables
-    from cbp_ray.figures.drawings import DRAWINGS
+    from cbp_ray.figures import markdown, tables
 
+    assert figure.drawing is not None
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / figure.key
-    DRAWINGS[figure.key](cases, path)
-    rows = tables.settings_table(cases)
-    evidence = Evidence(cases)
-    findings = [evaluate(claim, evidence) for claim in claims_of(figure.key)]
+    figure.drawing(settings, path)
+    rows = tables.settings_table(figure, settings)
+    evidence = Evidence(settings)
+    findings = [evaluate(claim, evidence) for claim in figure.claims]
     texts = {
         f"{figure.key}.csv": tables.to_csv(rows),
-        f"{figure.key}.md": f"# {figure.title}\n\n{tables.to_markdown(rows)}",
-        f"{figure.key}_claims.json": report.claims_json(findings),
-        f"{figure.key}_claims.md": f"# {figure.title}: claims\n\n{report.claims_markdown(findings)}",
+        f"{figure.key}.md": f"# {figure.title}\n\n{markdown.numbers_table(rows)}",
+        f"{figure.key}_claims.json": markdown.claims_json(findings),
+        f"{figure.key}_claims.md": f"# {figure.title}: claims\n\n{markdown.claims_markdown(findings)}",
     }
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8")
     paths = [path.with_suffix(".png"), path.with_suffix(".pdf"), *(directory / name for name in texts)]
-    return Product(figure, cases, rows, findings, paths)
+    return Product(figure, settings, rows, findings, paths)
 
 
 def show_in_tensorboard(product: Product, sweep: Sweep, storage: str | os.PathLike[str]) -> None:

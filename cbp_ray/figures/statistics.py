@@ -15,13 +15,13 @@ from cbp_ray.results.intervals import Interval
 Array = NDArray[np.float64]
 
 RESAMPLES = 10_000
-"""Bootstrap resamples; enough for the tails of a simultaneous interval over some twenty comparisons."""
+"""Number of bootstrap resamples; enough for the tails of a simultaneous interval over some twenty comparisons."""
 
 BOOTSTRAP_SEED = 2021
-"""Claims are a function of the results alone."""
+"""Seed of the resamples, fixed so that findings are a function of the results alone."""
 
 FEW_RUNS = 20
-"""With fewer, the percentiles of resamples lie too close together: the interval is Student's."""
+"""With fewer runs, the percentiles of resamples lie too close together: the interval is Student's."""
 
 LATE_BINS = 10
 """The end of a run: its last 10 bins, that is 200,000 examples of Bit-Flipping, 10 tasks of Permuted MNIST."""
@@ -41,10 +41,10 @@ def resampling_weights(runs: int, resamples: int = RESAMPLES, seed: int = BOOTST
 
 
 def interval(statistic: Array, level: float, runs: int) -> Interval[float]:
-    """Interval of a statistic [1 + resamples] of so many runs: percentiles of the resamples, Student's t if runs are few.
+    """Interval of a statistic [1 + resamples] over `runs` runs: percentiles of the resamples, Student's t if runs are few.
 
-    For a mean, the standard deviation of its resamples times √(n / (n - 1)) is its standard error, so the second kind is
-    then the textbook's.
+    For a mean, the standard deviation of its resamples times √(n / (n - 1)) is its standard error, so that Student's interval
+    is then the textbook's.
     """
     estimate, tail = float(statistic[0]), (1 - level) / 2
     if 1 < runs < FEW_RUNS:
@@ -66,6 +66,11 @@ def total(error: Array, examples: NDArray[np.int64]) -> Array:
     """Mean error per example of each run, [runs]; bins [runs, bins] count by their length."""
     lengths = np.diff(examples, prepend=0)
     return np.asarray(finite(error) @ (lengths / lengths.sum()))
+
+
+def standard_error(per_run: Array) -> float:
+    """Standard error of the mean over the runs; not a number for a single run."""
+    return float(per_run.std(ddof=1) / math.sqrt(len(per_run))) if len(per_run) > 1 else math.nan
 
 
 def late(curve: Array) -> Array:
@@ -92,7 +97,7 @@ def low_point(curve: Array, reference: Array | None = None) -> tuple[Array, Arra
 
     Args:
       curve: [runs, bins].
-      reference: [runs, bins], what the same data cost somebody else; None for a constant.
+      reference: [runs, bins], the error of another learner on the same data; None for a constant.
 
     Returns:
       Means of the curve and of the reference over the window, which lies before the late bins.

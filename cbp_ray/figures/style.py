@@ -1,4 +1,4 @@
-"""One look for all figures: sizes, colours that colour-blind people can tell apart (Okabe and Ito), and how files are saved."""
+"""One look for all figures: sizes, colours, and how files are saved. The looks of methods are the methods' own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,48 +9,32 @@ import matplotlib
 import numpy as np
 
 from cbp_ray.figures.statistics import Array
+from cbp_ray.methods.method import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.9
-"""Inches."""
+"""Size of a panel in inches."""
 DPI = 160
 
-BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#E69F00",
-    "#CC79A7",
-    "#56B4E9",
-    "#000000",
-    "#7A7A7A",
-)
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "bp": {"color": VERMILION, "marker": "s"},
-    "l2": {"color": ORANGE, "marker": "^"},
-    "online_norm": {"color": GREEN, "marker": "D"},
-    "cbp": {"color": BLUE, "marker": "o"},
-    "linear": {"color": GREY, "linestyle": (0, (4, 2)), "marker": ""},
-}
 STEP_SIZES: dict[float, dict[str, Any]] = {
-    0.01: {"color": VERMILION},
-    0.003: {"color": BLUE},
-    0.001: {"color": GREEN},
+    0.01: {"color": COLOURS["vermilion"]},
+    0.003: {"color": COLOURS["blue"]},
+    0.001: {"color": COLOURS["green"]},
 }
-REPLACEMENT_RATES: tuple[dict[str, Any], ...] = ({"color": SKY}, {"color": BLUE}, {"color": PURPLE})
-"""From the smallest rate of a figure to the largest."""
-SERIES: tuple[dict[str, Any], ...] = ({"color": VERMILION}, {"color": BLUE}, {"color": GREEN})
-"""From the smallest value of a setting to the largest."""
+REPLACEMENT_RATES: list[dict[str, Any]] = [{"color": COLOURS[name]} for name in ("sky", "blue", "purple")]
+"""Looks of curves by replacement rate, from the smallest of a figure to the largest."""
+SERIES: list[dict[str, Any]] = [{"color": COLOURS[name]} for name in ("vermilion", "blue", "green")]
+"""Looks of curves by the value of anything else, from the smallest to the largest."""
 UTILITIES: dict[str, dict[str, Any]] = {
-    "overall": {"color": BLUE, "marker": "o"},
-    "mean_corrected_contribution": {"color": GREEN, "marker": "D"},
-    "contribution": {"color": SKY, "marker": "v"},
-    "adaptation": {"color": ORANGE, "marker": "^"},
-    "weight_magnitude": {"color": PURPLE, "marker": "P"},
-    "random": {"color": BLACK, "marker": "X"},
+    "overall": {"color": COLOURS["blue"], "marker": "o"},
+    "mean_corrected_contribution": {"color": COLOURS["green"], "marker": "D"},
+    "contribution": {"color": COLOURS["sky"], "marker": "v"},
+    "adaptation": {"color": COLOURS["orange"], "marker": "^"},
+    "weight_magnitude": {"color": COLOURS["purple"], "marker": "P"},
+    "random": {"color": COLOURS["black"], "marker": "X"},
 }
 
 _SETTINGS: Any = {
@@ -93,7 +77,7 @@ def canvas(rows: int, columns: int, path: Path, width: float = PANEL_WIDTH, heig
 
 
 def save(figure: "Canvas", path: Path) -> None:
-    """Both files; without dates, so that the same results give the same bytes."""
+    """Writes both files, without dates, so that the same results give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Appended: a name may have a dot in it.
     figure.savefig(f"{path}.png", metadata={"Software": None})
@@ -101,7 +85,7 @@ def save(figure: "Canvas", path: Path) -> None:
 
 
 def legend(panels: Any, beside: bool = False) -> None:
-    """One legend for all panels, above or beside them; each label once."""
+    """Adds one legend for all panels, above or beside them, with each label once."""
     figure = panels[0, 0].figure
     handles: dict[str, Any] = {}
     for panel in panels.flat:
@@ -110,7 +94,7 @@ def legend(panels: Any, beside: bool = False) -> None:
     if beside:
         figure.legend(handles.values(), handles.keys(), loc="outside right center", handlelength=2)
         return
-    # Inches: of a letter, and of the line beside it.
+    # In inches: the width of a letter, and of the line beside the label.
     widest = 0.075 * max(len(label) for label in handles) + 0.45
     total = sum(0.075 * len(label) + 0.45 for label in handles)
     columns = len(handles) if total < figure.get_figwidth() else max(1, int(figure.get_figwidth() / widest))
@@ -120,7 +104,7 @@ def legend(panels: Any, beside: bool = False) -> None:
 
 
 def band(panel: "Axes", x: Array, mean: Array, standard_error: Array, label: str, style: dict[str, Any]) -> None:
-    """A curve with a band of one standard error to either side."""
+    """Draws a curve with a band of one standard error to either side."""
     line = {key: value for key, value in style.items() if key != "marker"}
     panel.plot(x, mean, label=label, **line)
     if np.isfinite(standard_error).all():
@@ -128,23 +112,23 @@ def band(panel: "Axes", x: Array, mean: Array, standard_error: Array, label: str
 
 
 def note(panel: "Axes", text: str) -> None:
-    """Small print above a panel. To be made before the title."""
+    """Writes small print above a panel. Must be called before `title`."""
     panel.text(0.5, 1.01, text, transform=panel.transAxes, fontsize=5.5, color="#505050", ha="center", va="bottom")
 
 
 def title(panel: "Axes", text: str) -> None:
-    """The title of a panel, above its note if it has one."""
+    """Writes the title of a panel, above its note if it has one."""
     panel.set_title(text, pad=11 if panel.texts else None)
 
 
 def limit(panel: "Axes", low: float, high: float, room: float = 0.06) -> None:
-    """Vertical limits with some room."""
+    """Sets the vertical limits, with some room around what they must hold."""
     if np.isfinite([low, high]).all() and high > low:
         panel.set_ylim(low - room * (high - low), high + room * (high - low))
 
 
 def large_numbers(panel: "Axes") -> None:
-    """1M instead of 1000000 on the horizontal axis."""
+    """Writes 1M instead of 1000000 on the horizontal axis."""
     from matplotlib.ticker import EngFormatter
 
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))

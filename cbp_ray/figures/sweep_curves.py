@@ -8,110 +8,115 @@ from typing import Any
 import numpy as np
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments import Curves
+from cbp_ray.experiments import OnlineConfig
 from cbp_ray.figures import style, tables
-from cbp_ray.figures.names import NAMES, rate_in_words
+from cbp_ray.figures.results import ACTIVATIONS, Setting, rate_in_words
+from cbp_ray.figures.statistics import Array
+from cbp_ray.methods.method import COLOURS
 from cbp_ray.results import Store
-from cbp_ray.results.tensorboard import Settings, flat_settings
+from cbp_ray.results.tensorboard import flat_settings
 from cbp_ray.sweeps import Sweep
 
-COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.ORANGE, style.PURPLE, style.SKY, style.BLACK)
-REST: dict[str, Any] = {"color": style.GREY, "linewidth": 0.5, "alpha": 0.6}
+CYCLE = [COLOURS[name] for name in ("blue", "vermilion", "green", "orange", "purple", "sky", "black")]
+REST: dict[str, Any] = {"color": COLOURS["grey"], "linewidth": 0.5, "alpha": 0.6}
 MANY = 10
-"""Bins; fewer are all shown."""
+"""Number of bins below which all of them decide the limits of the vertical axis."""
 ALGORITHM = "algorithm.name"
-PPO = {"bp": "PPO", "l2": "PPO+L2", "cbp": "Continual PPO"}
-"""What the algorithms are called on Slippery Ant."""
-WORDS = {"error": "squared error", "accuracy": "accuracy (%)", "episode_return": "episodic return"}
-"""On the vertical axis."""
 
 
-def read_sweep(sweep: Sweep, store: Store) -> dict[str, Curves]:
-    """The stored curves of every configuration, by what tells it from the others.
+def read_sweep(sweep: Sweep, store: Store) -> dict[str, Setting]:
+    """Every configuration with its stored runs, by what tells it from the others.
 
     Raises:
       MissingResults: if a run is not stored.
-      InputError: for a search, whose configurations no file lists.
+      InputError: for a search, whose configurations no file lists, and for several problems in one file.
     """
     if sweep.tune is not None:
         raise InputError(f"CONFIG.yaml: must list its settings, got a search (tune); look at it in TensorBoard: {store.folder}")
-    names = store.names()
-    settings = [flat_settings(configuration.config) for configuration in sweep.configurations]
-    curves = {
-        label: store.read_curves(configuration.config, sweep.seeds, sweep.engine, names)
-        for label, configuration in zip(labels(settings), sweep.configurations, strict=True)
+    names, configs = store.names(), [configuration.config for configuration in sweep.configurations]
+    settings = {
+        label: Setting(config, store.read_curves(config, sweep.seeds, sweep.engine, names))
+        for label, config in zip(labels(configs), configs, strict=True)
     }
-    metrics = sorted({each.performance for each in curves.values()})
-    if len(metrics) > 1:
-        raise InputError(f"CONFIG.yaml: must be about one problem to be drawn, got {' and '.join(metrics)}; split the file")
-    return curves
+    problems = sorted({config.problem.label for config in configs})
+    if len(problems) > 1:
+        raise InputError(f"CONFIG.yaml: must be about one problem to be drawn, got {' and '.join(problems)}; split the file")
+    return settings
 
 
-def labels(settings: Sequence[Settings]) -> list[str]:
+def labels(configs: Sequence[OnlineConfig]) -> list[str]:
     """What tells each configuration from the others of its sweep: `CBP, replacement rate 1e-4`."""
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for own in settings:
-        for name, value in own.items():
-            values[_comparable(name, own)].add(repr(value))
+    for config in configs:
+        for name, value in flat_settings(config).items():
+            values[_comparable(name, config)].add(repr(value))
     found = []
-    for own in settings:
-        differing = [name for name in own if len(values[_comparable(name, own)]) > 1]
+    for config in configs:
+        differing = [name for name in flat_settings(config) if len(values[_comparable(name, config)]) > 1]
         differing.sort(key=lambda name: name != ALGORITHM)
-        found.append(", ".join(_in_words(name, own) for name in differing))
-    return found if len(found) > 1 else [_in_words(ALGORITHM, settings[0])]
+        found.append(", ".join(_in_words(name, config) for name in differing))
+    return found if len(found) > 1 else [_in_words(ALGORITHM, configs[0])]
 
 
-def _comparable(name: str, own: Settings) -> tuple[str, str]:
-    """Among which settings a value is compared: a parameter of one algorithm tells nothing about another."""
-    return name, str(own[ALGORITHM]) if name.startswith("algorithm.") and name != ALGORITHM else ""
+def _comparable(name: str, config: OnlineConfig) -> tuple[str, str]:
+    """Among which settings a value is compared: a parameter of one method tells nothing about another."""
+    return name, config.algorithm.name if name.startswith("algorithm.") and name != ALGORITHM else ""
 
 
-def _in_words(name: str, own: Settings) -> str:
-    leaf, value = name.rpartition(".")[2], own[name]
-    if name == ALGORITHM and own["problem.name"] == "slippery_ant":
-        return PPO[str(value)]
-    words = NAMES.get(str(value), str(value)) if leaf in ("name", "activation") else f"{leaf} {_show(value)}"
-    return words.replace("_", " ")
+def _in_words(name: str, config: OnlineConfig) -> str:
+    leaf, value = name.rpartition(".")[2], flat_settings(config)[name]
+    if name == ALGORITHM:
+        return (config.algorithm.ppo_label if _by_reward(config) else None) or config.algorithm.label
+    if leaf == "activation":
+        return ACTIVATIONS[str(value)]
+    return (str(value) if leaf == "name" else f"{leaf} {_show(value)}").replace("_", " ")
 
 
-def draw_sweep(sweep: Sweep, curves: Mapping[str, Curves], path: Path) -> None:
-    """Draws the curves into `path` with .png and .pdf; of many, the best in colour and the others in grey."""
-    metric = next(iter(curves.values())).performance
-    factor = 100.0 if metric == "accuracy" else 1.0
-    ranked = sorted(curves, key=lambda name: worth(curves[name]), reverse=True)
-    coloured = set(ranked[: len(COLOURS)])
+def _by_reward(config: OnlineConfig) -> bool:
+    """Whether PPO learns the problem: its examples are then time-steps."""
+    return config.problem.performance == "episode_return"
+
+
+def draw_sweep(sweep: Sweep, settings: Mapping[str, Setting], path: Path) -> None:
+    """Draws the settings into `path` with .png and .pdf; of many, the best in colour and the others in grey."""
+    configs = [setting.config for setting in settings.values()]
+    problem = configs[0].problem
+    factor = 100.0 if problem.performance == "accuracy" else 1.0
+    means = {name: factor * _mean(setting) for name, setting in settings.items()}
+    ranked = sorted(settings, key=lambda name: worth(settings[name]), reverse=True)
+    coloured, rest = ranked[: len(CYCLE)], ranked[len(CYCLE) :]
+    # The methods' own colours, as in the paper's figures, where they tell the curves apart.
+    own = [config.algorithm.look["color"] for config in configs]
+    colours = iter(own if len(set(own)) == len(own) else CYCLE)
     with style.canvas(1, 1, path, width=6.2, height=2.6) as panels:
         panel = panels[0, 0]
-        rest = ranked[len(COLOURS) :]
         for name in rest:
-            panel.plot(curves[name].examples, factor * curves[name].mean(), label=f"the other {len(rest)}", **REST)
-        algorithms = [configuration.config.algorithm.name for configuration in sweep.configurations]
-        # One curve of each algorithm: in the colours that they have in the paper's figures.
-        one_each = len(set(algorithms)) == len(algorithms)
-        colours = iter(COLOURS)
-        for algorithm, (name, each) in zip(algorithms, curves.items(), strict=True):
+            panel.plot(settings[name].curves.examples, means[name], label=f"the other {len(rest)}", **REST)
+        for name, setting in settings.items():
             if name in coloured:
-                look = {"color": style.ALGORITHMS[algorithm]["color"] if one_each else next(colours)}
-                style.band(panel, each.examples.astype(float), factor * each.mean(), factor * each.standard_error(), name, look)
+                error = factor * setting.curves.standard_error(problem.performance)
+                style.band(panel, setting.curves.examples.astype(float), means[name], error, name, {"color": next(colours)})
         # The first bin, before anything is learned, would squeeze all others together.
-        means = np.concatenate([factor * curves[name].mean()[len(curves[name].examples) >= MANY :] for name in coloured])
-        means = means[np.isfinite(means)]
-        if len(means):
-            style.limit(panel, float(means.min()), float(means.max()))
-        panel.set_xlim(0, max(int(each.examples[-1]) for each in curves.values()))
+        shown = np.concatenate([means[name][len(means[name]) >= MANY :] for name in coloured])
+        shown = shown[np.isfinite(shown)]
+        if len(shown):
+            style.limit(panel, float(shown.min()), float(shown.max()))
+        panel.set_xlim(0, max(int(setting.curves.examples[-1]) for setting in settings.values()))
         style.large_numbers(panel)
-        panel.set_xlabel("time-steps" if metric == "episode_return" else "examples")
-        panel.set_ylabel(WORDS.get(metric, metric))
+        panel.set_xlabel("time-steps" if _by_reward(configs[0]) else "examples")
+        panel.set_ylabel(problem.performance_label)
         style.title(panel, f"{sweep.source}, {len(sweep.seeds)} {'runs' if len(sweep.seeds) > 1 else 'run'} of each")
         style.legend(panels, beside=True)
 
 
-def sweep_table(curves: Mapping[str, Curves]) -> str:
-    """Comma-separated: mean and standard error of every configuration and bin."""
+def sweep_table(settings: Mapping[str, Setting]) -> str:
+    """Mean and standard error of every configuration and bin, as comma-separated text."""
     rows: list[dict[str, Any]] = []
-    for name, each in curves.items():
-        metric = each.performance
-        numbers = zip(each.examples.tolist(), each.mean().tolist(), each.standard_error().tolist(), strict=True)
+    for name, setting in settings.items():
+        metric, curves = setting.config.problem.performance, setting.curves
+        numbers = zip(
+            curves.examples.tolist(), curves.mean(metric).tolist(), curves.standard_error(metric).tolist(), strict=True
+        )
         rows += [
             {"configuration": name, "examples": examples, f"{metric}_mean": mean, f"{metric}_se": error}
             for examples, mean, error in numbers
@@ -119,14 +124,18 @@ def sweep_table(curves: Mapping[str, Curves]) -> str:
     return tables.to_csv(rows)
 
 
-def worth(curves: Curves) -> float:
-    """By which the best are chosen: the mean over the whole run, the worst possible if a run diverged."""
-    means = curves.mean()
+def worth(setting: Setting) -> float:
+    """How good a configuration is among others: its mean over the whole run, the worst possible if a run diverged."""
+    means = _mean(setting)
     if np.isinf(means).any() or not np.isfinite(means).any():
         return -np.inf
     # A bin without a number: no episode ended in it.
     mean = float(np.nanmean(means))
-    return -mean if curves.performance == "error" else mean
+    return -mean if setting.config.problem.performance == "error" else mean
+
+
+def _mean(setting: Setting) -> Array:
+    return setting.curves.mean(setting.config.problem.performance)
 
 
 def _show(value: str | float | bool) -> str:

@@ -1,0 +1,3 @@
+"""The figures about Bit-Flipping."""
+
+from cbp_ray.figures.bit_flipping.figures import FIGURES as FIGURES

@@ -1,0 +1,82 @@
+"""Findings and tables as text: claims as JSON, claims and numbers as Markdown."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cbp_ray.figures.claims import CellFinding, Finding, Verdict
+from cbp_ray.figures.results import ACTIVATIONS
+from cbp_ray.figures.tables import rounded
+from cbp_ray.methods import methods
+
+WORDS = {Verdict.HOLDS: "hold", Verdict.FAILS: "fail", Verdict.UNDECIDED: "are undecided"}
+"""Verdicts in a sentence about several claims."""
+MARKS = {Verdict.HOLDS: "holds", Verdict.FAILS: "**fails**", Verdict.UNDECIDED: "undecided"}
+"""Verdicts in a table."""
+DIGITS = 4
+
+
+def claims_json(findings: Iterable[Finding]) -> str:
+    """Everything that is known of the findings."""
+    return json.dumps([finding.as_dict() for finding in findings], indent=2, ensure_ascii=False) + "\n"
+
+
+def claims_markdown(findings: Sequence[Finding]) -> str:
+    """A table of the claims, then every comparison of each."""
+    text = claims_table(findings)
+    for finding in findings:
+        text += f"\n### {finding.key}: {finding.verdict}\n\n> {finding.quote}\n\n{finding.definition}\n\n"
+        text += cells_table(finding)
+    return text
+
+
+def claims_table(findings: Iterable[Finding]) -> str:
+    """A table with one line per claim."""
+    rows = [[f.key, f.quote, MARKS[f.verdict], decisive_text(f)] for f in findings]
+    return _table(["claim", "the paper", "verdict", "decisive comparison"], rows)
+
+
+def cells_table(finding: Finding) -> str:
+    """A table with one line per comparison of a claim."""
+    rows = [[cell.name, _number(cell.estimate), _interval(cell), MARKS[cell.verdict]] for cell in finding.cells]
+    return _table(["comparison", "value", f"{finding.level:.2%} interval", "verdict"], rows)
+
+
+def numbers_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of `tables.settings_table` for people: columns that say nothing are left out, numbers have four digits."""
+    columns = [name for name in rows[0] if any(row[name] not in (None, False) and row[name] == row[name] for row in rows)]
+    return _table(
+        [name.replace("_", " ").removesuffix(" se") + (" ±" if name.endswith("_se") else "") for name in columns],
+        [[_value(name, row[name]) for name in columns] for row in rows],
+    )
+
+
+def decisive_text(finding: Finding) -> str:
+    """The comparison on which the verdict hangs."""
+    cell = finding.decisive
+    against = sum(cell.verdict is not Verdict.HOLDS for cell in finding.cells)
+    count = f" ({against} of {len(finding.cells)} do not hold)" if against else f" (the closest of {len(finding.cells)})"
+    return f"{cell.name}: {_number(cell.estimate)} {_interval(cell)}{count if len(finding.cells) > 1 else ''}"
+
+
+def _interval(cell: CellFinding) -> str:
+    return f"[{_number(cell.low)}, {_number(cell.high)}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:+.3f}"
+
+
+def _value(column: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if column == "algorithm":
+        return methods()[value].label
+    if column == "activation" and value is not None:
+        return ACTIVATIONS[value]
+    return str(rounded(value, DIGITS)).replace("_", " ")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
