@@ -116,7 +116,7 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
         "memory_mb": round(plan.memory_bytes * min(cores, max(len(plan.trials), 1)) / 2**20),
     }
     if as_json:
-        # Which settings a search draws, nobody knows yet.
+        # Which settings a search draws is not known yet.
         ids = [t.block.trial_id if sweep.tune is None else None for t in plan.trials]
         trials = [
             {"trial_id": name, "group": t.group, "seconds": round(t.seconds, 2)}
