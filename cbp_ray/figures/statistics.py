@@ -6,11 +6,13 @@ one array `[1 + RESAMPLES]`, the estimate first.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cbp_ray.results.intervals import Interval
+if TYPE_CHECKING:
+    from cbp_ray.results.intervals import Interval
 
 Array = NDArray[np.float64]
 
@@ -40,12 +42,15 @@ def resampling_weights(runs: int, resamples: int = RESAMPLES, seed: int = BOOTST
     return np.concatenate([np.full((1, runs), 1 / runs), counts / runs])
 
 
-def interval(statistic: Array, level: float, runs: int) -> Interval[float]:
+def interval(statistic: Array, level: float, runs: int) -> "Interval[float]":
     """Interval of a statistic [1 + resamples] over `runs` runs: percentiles of the resamples, Student's t if runs are few.
 
     For a mean, the standard deviation of its resamples times √(n / (n - 1)) is its standard error, so that Student's interval
     is then the textbook's.
     """
+    # Here, because the registry of figures is read for every `--help`, and results bring Parquet.
+    from cbp_ray.results.intervals import Interval
+
     estimate, tail = float(statistic[0]), (1 - level) / 2
     if 1 < runs < FEW_RUNS:
         from scipy.special import stdtrit
