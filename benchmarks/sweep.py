@@ -65,7 +65,7 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """So far."""
+        """CPU seconds so far."""
         return self._own() - self._before + sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
 
 
@@ -104,7 +104,7 @@ def run(examples: int = 1_000_000) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> str:
-    """The same for a person."""
+    """The result as text for a person."""
     length = result["examples"] // result["runs"]
     return "\n".join(
         [

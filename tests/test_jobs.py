@@ -161,32 +161,35 @@ def test_a_user_without_the_token_is_told_how_to_get_it(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"),
+    ("arguments", "field"),
     [
-        (["submit", "small.yaml", "--address", "head:8265", "--storage", "/shared"], "http://HOST:8265"),
-        (["submit", "small.yaml", "--address", "http://127.0.0.1:9", "--storage", "/shared"], "no answer"),
-        (["submit", "small.yaml", "--address", "http://127.0.0.1:9"], "absolute path"),
-        (["submit", "small.yaml", "--address", "http://127.0.0.1:9", "--storage", "/s", "--set", "optimizr=1"], "optimizr"),
+        (["submit", "small.yaml", "--address", "head:8265", "--storage", "/shared"], "--address"),
+        (["submit", "small.yaml", "--address", "http://127.0.0.1:9", "--storage", "/shared"], "--address"),
+        (["submit", "small.yaml", "--address", "http://127.0.0.1:9"], "--storage"),
+        (
+            ["submit", "small.yaml", "--address", "http://127.0.0.1:9", "--storage", "/s", "--set", "optimizr=1"],
+            "small.yaml: groups.cbp.optimizr",
+        ),
         (
             ["submit", "small.yaml", "--address", "http://127.0.0.1:9", "--storage", "/s", "--working-dir", "results"],
             "CONFIG.yaml",
         ),
-        (["logs", "raysubmit_0", "--address", "http://127.0.0.1:9"], "no answer"),
+        (["logs", "raysubmit_0", "--address", "http://127.0.0.1:9"], "--address"),
     ],
 )
 def test_bad_requests_are_refused_in_one_line(
-    arguments: list[str], part: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], field: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
     assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and part in error
+    assert error.count("\n") == 1 and error.startswith(f"cbp-ray {arguments[0]}: {field}: ")
 
 
 def test_an_unknown_job_is_refused(address: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", "raysubmit_unknown", "--address", address[1]]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "JOB: must be the id of a job" in error
+    assert error.count("\n") == 1 and error.startswith("cbp-ray logs: JOB: ")
 
 
 def test_run_on_the_cluster_from_another_process(address: tuple[str, str], folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`run_online`: configs, curves, checkpoints, and resuming to the last bit."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -82,15 +83,11 @@ def test_a_run_can_be_extended():
 def test_checkpoints_of_something_else_are_refused():
     point = next(iter(iterate_online(CONFIG, [1])))
     state = point.checkpoint()
-    for arguments, message in (
-        ((CONFIG | {"optimizer": {"name": "sgd", "step_size": 0.1}}, [1]), "another config"),
-        ((CONFIG, [2]), "other seeds"),
-        ((CONFIG, [1], "torch"), "engine"),
-    ):
-        with pytest.raises(InputError, match=message):
+    for arguments in ((CONFIG | {"optimizer": {"name": "sgd", "step_size": 0.1}}, [1]), (CONFIG, [2]), (CONFIG, [1], "torch")):
+        with pytest.raises(InputError, match=r"^state: "):
             iterate_online(*arguments, state=state)
     *_, last = iterate_online(CONFIG, [1])
-    with pytest.raises(InputError, match="shorter bin"):
+    with pytest.raises(InputError, match=r"^state: "):
         iterate_online(CONFIG | {"examples": 5_000}, [1], state=last.checkpoint())
 
 
@@ -100,7 +97,7 @@ def test_checkpoints_that_come_too_late_are_refused(engine):
     config = CONFIG | {"examples": 120, "bin_size": 50}
     first, second, last = iterate_online(config, [1], engine)
     for late in (first, second):
-        with pytest.raises(RuntimeError, match="take a bin's checkpoint before the next bin"):
+        with pytest.raises(RuntimeError, match=r"^checkpoint: "):
             late.checkpoint()
     assert last.checkpoint()["bins"] == 3
 
@@ -113,7 +110,7 @@ def test_a_finished_run_has_nothing_left_to_resume(engine, examples):
     state = last.checkpoint()
     assert list(iterate_online(config, [1], engine, state)) == []
     assert run_online(config, [1], engine, state=state).error.shape == (1, 0)
-    with pytest.raises(InputError, match=f"state: has seen {examples} examples, got a config with examples = 60"):
+    with pytest.raises(InputError, match=r"^state: "):
         iterate_online(config | {"examples": 60}, [1], engine, state)
 
 
@@ -122,9 +119,9 @@ def test_incomplete_checkpoints_are_refused(engine):
     config = CONFIG | {"examples": 60, "bin_size": 50}
     state = next(iter(iterate_online(config, [1], engine))).checkpoint()
     for name in state:
-        with pytest.raises(InputError, match=r"state: must be a (whole )?checkpoint"):
+        with pytest.raises(InputError, match=r"^state: "):
             iterate_online(config, [1], engine, {key: value for key, value in state.items() if key != name})
-    with pytest.raises(InputError, match="state: must hold a config"):
+    with pytest.raises(InputError, match=r"^state: "):
         iterate_online(config, [1], engine, state | {"config": np.array("{}")})
 
 
@@ -137,66 +134,49 @@ def test_checkpoint_files_are_atomic_and_plain(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["run.npz"]
     assert set(load_checkpoint(path)) == set(state)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match=r"checkpoint: must be a \.npz file"):
+    with pytest.raises(InputError, match=r"^checkpoint: "):
         load_checkpoint(path)
     with pytest.raises(FileNotFoundError):
         load_checkpoint(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field"),
     [
-        ({"exampels": 3}, "exampels: unknown setting, got 3; did you mean 'examples'?"),
-        ({"algorithm": {"name": "cbp"}}, "algorithm.replacement_rate: must be set, got nothing; add it"),
-        (
-            {"algorithm": {"name": "cpb"}},
-            "algorithm.name: must be one of 'bp', 'l2', 'online_norm', 'cbp', 'linear', got 'cpb'",
-        ),
-        ({"algorithm": {}}, "algorithm: must have a name, got {}; choose one of bp, l2, online_norm, cbp, linear"),
-        ({"algorithm": {"name": "bp", "weight_decay": 1}}, "algorithm.weight_decay: unknown setting, got 1; known are name"),
-        (
-            {"optimizer": {"name": "sgd", "stepsize": 1}},
-            "optimizer.stepsize: unknown setting, got 1; did you mean 'step_size'?",
-        ),
-        ({"optimizer": {"name": "sgd", "step_size": "big"}}, "optimizer.step_size: input should be a valid number"),
-        ({"optimizer": {"name": "sgd", "step_size": float("nan")}}, "optimizer.step_size: "),
-        ({"problem": {"flipping_bits": 30}}, "problem: flipping_bits must be at most inputs = 20"),
-        ({"problem": {"flip_bits": 3}}, "problem.flip_bits: unknown setting, got 3; did you mean 'flipping_bits'?"),
-        ({"network": {"activation": "than"}}, "network.activation: input should be 'tanh'"),
-        ({"network": {"hidden": []}}, "network.hidden: "),
-        ({"bp": 1}, "bp: unknown setting, got 1; known are problem, network, algorithm, optimizer, "),
-        ({"network": {"sgd": 1}}, "network.sgd: unknown setting, got 1; known are hidden, activation"),
-        ({"network": {"name": "bp"}}, "network.name: unknown setting, got 'bp'; known are hidden, activation"),
-        ({"problem": {"cbp": 1}}, "problem.cbp: unknown setting, got 1; known are name, inputs, "),
-        ({"algorithm": {"name": "bp", "bp": 1}}, "algorithm.bp: unknown setting, got 1; known are name"),
-        ({"algorithm": CBP | {"adam": 1}}, "algorithm.adam: unknown setting, got 1; "),
-        (
-            {"optimizer": {"name": "sgd", "step_size": True}},
-            "optimizer.step_size: must be a number, not a truth value",
-        ),
-        ({"algorithm": CBP | {"replacement_rate": False}}, "algorithm.replacement_rate: must be a number, not a truth value"),
-        ({"problem": {"beta": True}}, "problem.beta: must be a number, not a truth value, got True"),
-        ({"network": {"hidden": [True]}}, "network.hidden.0: must be a number, not a truth value, got True"),
-        ({"examples": True}, "examples: must be a number, not a truth value, got True"),
-        ({"examples": "1.5e0"}, "examples: input should be a valid integer"),
-        ({"examples": "1e400"}, "examples: input should be a valid integer"),
-        ({"examples": "many"}, "examples: input should be a valid integer"),
-        ({"examples": 1000.5}, "examples: input should be a valid integer"),
-        ({"examples": "0e3"}, "examples: input should be greater than or equal to 1, got "),
-        ({"examples": 0}, "examples: input should be greater than or equal to 1, got 0"),
+        ({"exampels": 3}, "exampels"),
+        ({"algorithm": {"name": "cbp"}}, "algorithm.replacement_rate"),
+        ({"algorithm": {"name": "cpb"}}, "algorithm.name"),
+        ({"algorithm": {}}, "algorithm"),
+        ({"algorithm": {"name": "bp", "weight_decay": 1}}, "algorithm.weight_decay"),
+        ({"optimizer": {"name": "sgd", "stepsize": 1}}, "optimizer.stepsize"),
+        ({"optimizer": {"name": "sgd", "step_size": "big"}}, "optimizer.step_size"),
+        ({"optimizer": {"name": "sgd", "step_size": float("nan")}}, "optimizer.step_size"),
+        ({"optimizer": {"name": "sgd", "step_size": True}}, "optimizer.step_size"),
+        ({"problem": {"flipping_bits": 30}}, "problem"),
+        ({"problem": {"flip_bits": 3}}, "problem.flip_bits"),
+        ({"problem": {"cbp": 1}}, "problem.cbp"),
+        ({"problem": {"beta": True}}, "problem.beta"),
+        ({"network": {"activation": "than"}}, "network.activation"),
+        ({"network": {"hidden": []}}, "network.hidden"),
+        ({"network": {"hidden": [True]}}, "network.hidden.0"),
+        ({"network": {"sgd": 1}}, "network.sgd"),
+        ({"network": {"name": "bp"}}, "network.name"),
+        ({"bp": 1}, "bp"),
+        ({"algorithm": {"name": "bp", "bp": 1}}, "algorithm.bp"),
+        ({"algorithm": CBP | {"adam": 1}}, "algorithm.adam"),
+        ({"algorithm": CBP | {"replacement_rate": False}}, "algorithm.replacement_rate"),
+        *(({"examples": value}, "examples") for value in (True, "1.5e0", "1e400", "many", 1000.5, "0e3", 0)),
     ],
 )
-def test_bad_configs_are_refused_in_one_line(change, message):
-    with pytest.raises(InputError) as error:
+def test_bad_configs_are_refused_in_one_line(change, field):
+    with pytest.raises(InputError, match=rf"^{re.escape(field)}: [^\n]*$"):
         run_online(CONFIG | change, [0])
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("seeds", [[], [-1], [2**64], [1.7], [1.0], "12", b"12", [True], 5, None, ["a"], ["1"], [None]])
 def test_bad_seeds_are_refused(seeds):
     for function in (run_online, iterate_online):
-        with pytest.raises(InputError, match=r"^seeds: must [^\n]*, got [^\n]*; use [^\n]*$"):
+        with pytest.raises(InputError, match=r"^seeds: [^\n]*$"):
             function(CONFIG, seeds)
 
 
@@ -205,7 +185,7 @@ def test_seeds_may_be_integers_of_numpy():
 
 
 def test_bad_engine_is_refused():
-    with pytest.raises(InputError, match="engine: must be 'kernel', 'torch' or 'rllib', got 'gpu'"):
+    with pytest.raises(InputError, match=r"^engine: "):
         run_online(CONFIG, [0], engine="gpu")
 
 

@@ -27,10 +27,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+def refused(capsys: pytest.CaptureFixture[str]) -> str:
+    """The place that the one line on stderr names."""
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.startswith("cbp-ray "), error
-    return error
+    return error.rstrip("\n").split(": ")[1]
 
 
 @pytest.fixture
@@ -66,10 +67,10 @@ def test_a_job_may_not_store_its_results_in_a_folder_that_goes_with_it(
 ) -> None:
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert main([*command, *storage]) == 2
-    assert "--storage: must be an absolute path or a URI for a job" in one_line(capsys)
+    assert refused(capsys) == "--storage"
     if command[0] == "reproduce":
         assert main([*command, "--storage", str(folder / "results"), "--output", "figures"]) == 2
-        assert "--output: must be an absolute path" in one_line(capsys)
+        assert refused(capsys) == "--output"
     assert [path.name for path in folder.iterdir()] == ["small.yaml"]
 
 
@@ -82,7 +83,7 @@ def test_a_cluster_that_dies_is_one_line_and_exit_code_1(
 
     monkeypatch.setattr("cbp_ray.sweeps.run.run_sweep", lost)
     assert main(command) == 1
-    assert one_line(capsys) == f"cbp-ray {command[0]}: Ray's raylet died; run the same command again to go on\n"
+    assert refused(capsys) == "Ray's raylet died; run the same command again to go on"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:notaport", "127.0.0.1", "127.0.0.1:999999"])
@@ -94,7 +95,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(
     begun = time.monotonic()
     assert main(["run", "small.yaml", "--address", address]) == 2
     assert time.monotonic() - begun < 10
-    assert f"got '{address}'" in one_line(capsys)
+    assert refused(capsys) == "address"
     assert [path.name for path in folder.iterdir()] == ["small.yaml"]
 
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_a_storage_is_refused_by_those_who_read(
     command: list[str], storage: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--storage", storage.format(folder)]) == 2
-    assert "--storage: must be a folder" in one_line(capsys)
+    assert refused(capsys) == "--storage"
 
 
 def test_a_storage_that_is_not_there_has_no_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,11 +118,11 @@ def test_figures_of_results_elsewhere_are_drawn_here(
 ) -> None:
     for command in ("plot", "reproduce"):
         assert main([command, "fig3", "--storage", "mock:///x/y"]) == 2
-        assert "--output: must be given" in one_line(capsys)
+        assert refused(capsys) == "--output"
         assert main([command, "fig3", "--storage", "results", "--output", "s3://x/y"]) == 2
-        assert "--output: must be a folder of this machine" in one_line(capsys)
+        assert refused(capsys) == "--output"
     assert main(["plot", "fig3", "--storage", "mock:///x/y", "--output", "drawn"]) == 2
-    assert "run the sweep first" in one_line(capsys)
+    assert refused(capsys).startswith("results in ")
     assert [path.name for path in folder.iterdir()] == ["small.yaml"]
     monkeypatch.setattr(reproduce_module, "read_settings", lambda sweep, storage: world(sweep.source, True))
     assert main(["plot", "fig3", "--storage", "mock:///x/y", "--output", "drawn"]) == 0
@@ -145,13 +146,13 @@ VERSION = {"/api/version": {"ray_version": "2.60.0", "version": "4"}}
 @pytest.mark.parametrize("arguments", ABOUT_JOBS, ids=" ".join)
 def test_a_server_that_is_not_rays_is_refused(arguments: list[str], server: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--address", server]) == 2
-    assert "--address: must be a job server of Ray, got another answer" in one_line(capsys)
+    assert refused(capsys) == "--address"
 
 
 @pytest.mark.parametrize("arguments", ABOUT_JOBS, ids=" ".join)
 def test_an_address_that_is_no_url_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--address", "http://127.0.0.1:notaport"]) == 2
-    assert "use http://HOST:8265" in one_line(capsys)
+    assert refused(capsys) == "--address"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_a_server_that_fails_is_one_line_and_exit_code_1(
     arguments: list[str], server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--address", server]) == 1
-    assert f"{server} failed: Request failed with status code 500" in one_line(capsys)
+    assert refused(capsys) == f"{server} failed"
 
 
 def job(number: int, **more: object) -> dict[str, object]:
@@ -200,7 +201,7 @@ def test_status_lists_jobs_or_sweeps_but_not_both(server: str, capsys: pytest.Ca
     assert main(["status", "--address", server]) == 0
     assert capsys.readouterr().out == f"no jobs at {server}\n"
     assert main(["status", "small", "--address", server]) == 2
-    assert "SWEEP 'small'" in one_line(capsys)
+    assert refused(capsys) == "--address"
 
 
 def test_status_shows_whole_names_on_80_columns(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cbp_ray.sweeps import Sweep
 
 LONG_SECONDS = 86_400
-"""Of CPU time: whoever asks for more is told of the smaller scale."""
+"""CPU time above which the smaller scale is pointed out."""
 
 figure_argument = click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
 

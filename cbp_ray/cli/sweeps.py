@@ -62,6 +62,9 @@ def run(
 ) -> int:
     """Run the sweep of a config file.
 
+    The file has a name, seeds, and settings in which a list of values is a grid. `groups` gives several grids over a
+    common `base`; without it the base is the grid, and each configuration is in a group named for its method.
+
     Run it again, and it finishes what is missing and repeats nothing: a sweep may be interrupted at any time, and
     may be extended by more seeds or more values. Ctrl-C stops it cleanly, a second one at once.
 
@@ -113,7 +116,7 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
         "memory_mb": round(plan.memory_bytes * min(cores, max(len(plan.trials), 1)) / 2**20),
     }
     if as_json:
-        # Which settings a search draws, nobody knows yet.
+        # Which settings a search draws is not known yet.
         ids = [t.block.trial_id if sweep.tune is None else None for t in plan.trials]
         trials = [
             {"trial_id": name, "group": t.group, "seconds": round(t.seconds, 2)}

@@ -19,11 +19,11 @@ class Curves:
     """What `run_online` returns. Example: `curves.mean()` is the learning curve, `curves["saturated"]` a diagnostic."""
 
     seeds: tuple[int, ...]
-    """One run each."""
+    """Seeds of the runs."""
     examples: NDArray[np.int64]
-    """[bins]: examples seen at each bin's end."""
+    """Examples seen at each bin's end, [bins]."""
     metrics: dict[str, NDArray[np.float64]]
-    """Each [seeds, bins]; see `OnlineConfig.metrics`."""
+    """What the bins recorded, each [seeds, bins]; see `OnlineConfig.metrics`."""
 
     @classmethod
     def of(
@@ -59,12 +59,12 @@ class Curves:
 
     @property
     def error(self) -> NDArray[np.float64]:
-        """[seeds, bins]."""
+        """The squared error, [seeds, bins]."""
         return self.metrics["error"]
 
     @property
     def accuracy(self) -> NDArray[np.float64]:
-        """[seeds, bins]."""
+        """The accuracy, [seeds, bins]."""
         return self.metrics["accuracy"]
 
     def mean(self, metric: str | None = None) -> NDArray[np.float64]:

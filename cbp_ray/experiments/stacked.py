@@ -186,6 +186,11 @@ def _check_alike(configs: Sequence[OnlineConfig]) -> None:
     for config in configs:
         if not isinstance(config.problem, PermutedMnistConfig):
             raise InputError(f"configs: must be of permuted_mnist to be stacked, got {config.problem.name}; use run_online")
+        if config.algorithm.kernel() is None:
+            # What the kernels know is known here as well; any other method would learn by Backprop.
+            raise InputError(
+                f"algorithm.name: must be a method that stacked runs have, got {config.algorithm.name!r}; use one seed"
+            )
     if not configs or len({kind(config) for config in configs}) != 1:
         raise InputError(
             "configs: must be at least one, alike in problem, network, kind of algorithm and optimizer, dtype and length, "

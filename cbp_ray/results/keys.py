@@ -33,7 +33,7 @@ class BlockName:
     """One config with some seeds."""
 
     key: str
-    """Of the config, see `config_key`."""
+    """Key of the config, see `config_key`."""
     seeds: tuple[int, ...]
     """Ascending, without repetition."""
 

@@ -33,7 +33,7 @@ HEAD = f"{PREFIX}head-"
 RUN = re.compile(re.escape(PREFIX) + f"([0-9a-f]{{{KEY_LENGTH}}})-[0-9a-f]{{16}}")
 SECTIONS = {"algorithm": 0, "network": 1, "optimizer": 2}
 LONGEST_NAME = 180
-"""Of a run's folder; file systems allow 255 bytes."""
+"""Length of the name of a run's folder; file systems allow 255 bytes."""
 
 Settings = dict[str, str | float | bool]
 
@@ -98,7 +98,7 @@ class Boards:
         """What is common to all runs: the columns of the hyper-parameters tab and the chart with the band.
 
         It is a second file in the folder of some run: a run of its own would be the 501st of 500 configurations, and from
-        there on TensorBoard shows no run until somebody ticks it.
+        there on TensorBoard shows no run until it is ticked.
         """
         events = list(_head_events(metric, self._columns()))
         name = f"{HEAD}{hashlib.sha256(encode(events)).hexdigest()[:16]}"
@@ -123,8 +123,8 @@ def write_image(store: Store, name: str, png: bytes) -> None:
     """Puts a figure into the Images tab. All figures are one run.
 
     Args:
-      store: of the sweep.
-      name: the figure's.
+      store: results of the sweep.
+      name: name of the figure.
       png: the picture.
     """
     width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
@@ -273,7 +273,7 @@ def _kind(value: str | float | bool) -> int:
 
 
 def _file(key: str, seeds: Iterable[int]) -> str:
-    """What the file of a run is called."""
+    """Name of the file of a run."""
     return f"{PREFIX}{key}-{hashlib.sha256(encode_seeds(sorted(seeds)).encode()).hexdigest()[:16]}"
 
 

@@ -149,7 +149,7 @@ def _not_running(address: str, reason: str) -> str:
 
 
 def wants_token(address: str) -> str:
-    """What to tell somebody whose token is missing or wrong."""
+    """The message to a user whose token is missing or wrong."""
     return f"{address} wants its token, {'got another' if has_token() else 'got none'}; {HOW_TO_GET_A_TOKEN}"
 
 

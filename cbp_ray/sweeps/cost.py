@@ -10,29 +10,29 @@ from cbp_ray.kernels import WIDTH
 from cbp_ray.problems.permuted_mnist import IMAGES
 
 LANE_SECONDS = {"sgd": 20e-9, "adam": 60e-9}
-"""Per example and run, for 5 units of 20 inputs on one core of an AVX-512 machine; a machine without is a few times slower."""
+"""Seconds per example and run, for 5 units of 20 inputs on one core with AVX-512; a machine without is a few times slower."""
 LANE_WEIGHTS = 5 * 20
 
 TORCH_SECONDS = 400e-6
-"""Per example and run of a small network: the price of a few dozen torch calls."""
+"""Seconds per example and run of a small network: the price of a few dozen torch calls."""
 TORCH_WEIGHT_SECONDS = 8 * 1.2e-10
-"""Per example, run and weight of a large network in torch, for all passes over the weights."""
+"""Seconds per example, run and weight of a large network in torch, for all passes over the weights."""
 
 RLLIB_SECONDS = 1 / 700
-"""Per time-step of Slippery Ant: physics, policy and ten epochs of updates with the paper's networks."""
+"""Seconds per time-step of Slippery Ant: physics, policy and ten epochs of updates with the paper's networks."""
 
 MLP_SECONDS = 1.7e-6
-"""Per example of the MLP kernel, however small the network. All of its algorithms take about as long."""
+"""Seconds per example of the MLP kernel, however small the network. All of its algorithms take about as long."""
 CACHED_WEIGHTS = 300_000
 """Number of weights that stay near the core."""
 CACHED_WEIGHT_SECONDS, FAR_WEIGHT_SECONDS = 6e-11, 1.8e-10
-"""Per example and weight: of those, and of the rest, which come from memory. SGD skips about half of the weights."""
+"""Seconds per example and weight: of those, and of the rest, which come from memory. SGD skips about half of them."""
 ADAM_WEIGHT_SECONDS = 7e-10
-"""Per example and weight with Adam, which skips none."""
+"""Seconds per example and weight with Adam, which skips none."""
 TASK_SECONDS = 6e-3
-"""For the permutation of a task and the order of its images, every time that all have been shown."""
+"""Seconds for the permutation of a task and the order of its images, every time that all have been shown."""
 LAYER_SECONDS = 5.3e-9
-"""For the diagnostics of a hidden layer of Permuted MNIST at a bin's end, times its width to the power of 2.5."""
+"""Seconds for the diagnostics of a hidden layer at a bin's end, times its width to the power of 2.5."""
 
 STATE_ARRAYS = 4
 """Copies of the weights that a learner keeps: themselves, gradients or Adam's moments, and working memory."""

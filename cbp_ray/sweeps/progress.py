@@ -1,4 +1,4 @@
-"""What a running sweep tells: events to whoever started it, and a sign of life in its folder for everybody else."""
+"""What a running sweep tells: events to the process that started it, and a sign of life in its folder for all others."""
 
 import json
 import os

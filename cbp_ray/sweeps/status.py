@@ -91,7 +91,7 @@ def _wanted_by_grid(record: dict[str, Any], stored: dict[str, set[int]]) -> _Wan
 
 
 def _wanted_by_search(store: Store, record: dict[str, Any], names: list[BlockName]) -> _Wanted:
-    """Which settings it tries, only the search knows: it leaves a note of every trial that it begins."""
+    """What a search asks for, from the notes that it leaves of every trial that it begins."""
     log, runs = SearchLog(store, record.get("search", "")), len(record["seeds"])
     known = min(len(log.known(names)), record.get("samples", 0))
     return _Wanted({name.key for name in log.drawn()}, runs * record.get("samples", 0), runs * known, search=True)
