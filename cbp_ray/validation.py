@@ -82,8 +82,8 @@ def one_line(error: ValidationError, model: type[BaseModel], where: str = "") ->
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, Inner):
         return one_line(cause.error, cause.model, field)
-    if isinstance(cause, NotKnown):
-        return f"{field}{cause}"
+    if isinstance(cause, SectionError):
+        return f"{field}{cause}" if first["loc"] else str(cause).removeprefix(".")
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
         owner = _model_at(first["loc"][:-1], model)
@@ -116,8 +116,8 @@ class Inner(ValueError):
         self.error, self.model = error, model
 
 
-class NotKnown(ValueError):
-    """A section whose `name` is missing or is none of those that there are; the text follows the section's name."""
+class SectionError(ValueError):
+    """Something wrong with a section as a whole; the text continues the section's name: `.low: must be below high, got …`."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ class ByName:
         known = self.table()
         name = settings.get("name")
         if name is None:
-            raise NotKnown(f": must have a name, got {dict(settings)!r}; choose one of {', '.join(known)}")
+            raise SectionError(f": must have a name, got {dict(settings)!r}; choose one of {', '.join(known)}")
         if not isinstance(name, str) or name not in known:
-            raise NotKnown(f".name: must be one of {', '.join(known)}, got {name!r}; {suggest(str(name), known)}")
+            raise SectionError(f".name: must be one of {', '.join(known)}, got {name!r}; {suggest(str(name), known)}")
         try:
             return known[name].model_validate(settings)
         except ValidationError as error:

@@ -94,24 +94,26 @@ def test_seeds_differ():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"flipping_bits": 21}, r"flipping_bits: must lie in \[0, inputs = 20\], got 21"),
-        ({"flipping_bits": -1}, "flipping_bits: must be a whole number at least 0, got -1"),
-        ({"flip_period": 0}, "flip_period: must be a whole number at least 1, got 0"),
-        ({"inputs": 20.0}, "inputs: must be a whole number at least 1, got 20.0"),
-        ({"target_units": True}, "target_units: must be a whole number at least 1, got True"),
-        ({"beta": float("nan")}, r"beta: must be a number in \[0, 1\], got nan"),
-        ({"beta": "0.7"}, r"beta: must be a number in \[0, 1\], got '0.7'"),
-        ({"seed": -1}, r"seed: must be a whole number in \[0, 2\*\*64\), got -1"),
-        ({"seed": 2**64}, "seed: must be a whole number"),
-        ({"seed": 1.5}, "seed: must be a whole number"),
-        ({"seed": True}, "seed: must be a whole number"),
+        {"flipping_bits": 21},
+        {"flipping_bits": -1},
+        {"flip_period": 0},
+        {"inputs": 20.5},
+        {"target_units": True},
+        {"beta": float("nan")},
+        {"beta": "high"},
+        {"betta": 0.5},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"seed": 1.5},
+        {"seed": True},
     ],
 )
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(InputError, match=message):
-        BitFlipping(**{"seed": 0} | settings)
+def test_bad_settings_are_refused(settings):
+    (field,) = settings
+    with pytest.raises(InputError, match=f"^{field}: .*got "):
+        BitFlipping(**{"seed": 0, **settings})
 
 
 def test_the_kernels_stream_is_the_same_stream():

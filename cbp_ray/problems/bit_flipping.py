@@ -10,7 +10,7 @@ from pydantic import model_validator
 from cbp_ray.errors import InputError
 from cbp_ray.problems.problem import COUNTS, Problem
 from cbp_ray.randomness import Purpose, words
-from cbp_ray.validation import SEEDS, Count, CountFromZero, Rate, make, whole_number
+from cbp_ray.validation import SEEDS, Count, CountFromZero, Rate, SectionError, make, whole_number
 
 TABLE_BITS = 12
 """Up to this many i.i.d. bits, the targets between two flips come from a table of all their patterns."""
@@ -59,7 +59,7 @@ class BitFlippingConfig(Problem):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.flipping_bits > self.inputs:
-            raise ValueError(f"flipping_bits must be at most inputs = {self.inputs}")
+            raise SectionError(f".flipping_bits: must be at most inputs = {self.inputs}, got {self.flipping_bits}; use fewer")
         return self
 
     def stream(self, seed: int) -> "BitFlipping":

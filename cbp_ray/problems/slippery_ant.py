@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from cbp_ray.problems.problem import Problem
-from cbp_ray.validation import Count, Positive, Rate
+from cbp_ray.validation import Count, Positive, Rate, SectionError
 
 
 class SlipperyAntConfig(Problem):
@@ -62,7 +62,7 @@ class SlipperyAntConfig(Problem):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.friction_low > self.friction_high:
-            raise ValueError(f"friction_low must be at most friction_high = {self.friction_high}")
+            raise SectionError(f".friction_low: must be at most {self.friction_high}, got {self.friction_low}; use less")
         if self.minibatch_size > self.iteration_size:
-            raise ValueError(f"minibatch_size must be at most iteration_size = {self.iteration_size}")
+            raise SectionError(f".minibatch_size: must be at most {self.iteration_size}, got {self.minibatch_size}; use less")
         return self
