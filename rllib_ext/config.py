@@ -9,10 +9,11 @@ from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS, NUM_MODULE_STEPS_TRAINED_LIFETIME
 
-from cbp_ray.algorithm.initialization import Distribution, Scheme
-from cbp_ray.algorithm.settings import PRESETS, Settings
-from cbp_ray.algorithm.utility import Utility
+from cbp_ray.algorithm.initialization import Scheme
+from cbp_ray.algorithm.settings import Settings
 from cbp_ray.errors import InputError
+from cbp_ray.initial_weights import Distribution
+from cbp_ray.presets import PRESETS, Utility
 from rllib_ext.env_runner import SlipperyAlgorithm, slippery
 from rllib_ext.topology import treatable_layers
 

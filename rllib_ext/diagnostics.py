@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.network import HiddenLayer
-from cbp_ray.algorithm.report import StepReport
+from cbp_ray.algorithm.step_report import StepReport
 
 SATURATED = 0.9
 """A feature is saturated when the magnitude of its output is more than this (appendix F of the paper)."""

@@ -16,7 +16,7 @@ from cbp_ray.experiments.config import (
     OnlineNormalization,
 )
 from cbp_ray.experiments.engine import HIDDEN_METRICS, Arrays, Metrics, check_complete
-from cbp_ray.experiments.initial_weights import bound, initial_weights
+from cbp_ray.initial_weights import bound, initial_weights
 from cbp_ray.kernels import bit_stream
 from cbp_ray.kernels.activations import Activation
 from cbp_ray.kernels.lanes import WIDTH, aligned_empty, aligned_zeros

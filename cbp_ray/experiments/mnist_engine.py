@@ -12,8 +12,8 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments import representation
 from cbp_ray.experiments.config import SGD, Linear, OnlineConfig, PermutedMnistConfig
 from cbp_ray.experiments.engine import Arrays, Metrics, check_complete, layer_metrics, metrics_of
-from cbp_ray.experiments.initial_weights import bound, initial_weights
 from cbp_ray.experiments.kernel_engine import choices_of, numbers_of
+from cbp_ray.initial_weights import bound, initial_weights
 from cbp_ray.kernels.mlp import specialised_classifier
 from cbp_ray.kernels.mlp_state import (
     State,

@@ -1,6 +1,6 @@
 """One learner in torch: network, optimizer and generate-and-test of `cbp_ray.algorithm`, whatever it learns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cbp_ray.algorithm import Adam, GenerateAndTest, OnlineNorm, initialize
+from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.experiments.config import AdamConfig, ContinualBackprop, Linear, OnlineConfig, OnlineNormalization
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -36,23 +37,31 @@ def build_network(config: OnlineConfig, seed: int, inputs: int) -> nn.Sequential
 
 
 class Learner:
-    """One network that learns example by example.
+    """One network, or several side by side, that learn example by example.
 
     Args:
-      config: of the experiment.
-      seed: of initial weights and new units.
-      inputs: of the network.
-      loss: of outputs [1, outputs] and targets.
-      device: where it learns.
+      config: the experiment.
+      seed: seed of initial weights and new units; several are several networks in a stack.
+      inputs: number of inputs of a network.
+      loss: function of outputs [1, outputs] and targets; for several networks it returns the loss of each.
+      device: where they learn.
     """
 
     def __init__(
-        self, config: OnlineConfig, seed: int, inputs: int, loss: Callable[[Tensor, Tensor], Tensor], device: str
+        self,
+        config: OnlineConfig,
+        seed: int | Sequence[int],
+        inputs: int,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        device: str,
     ) -> None:
         self.loss = loss
         self.dtype, self.device = getattr(torch, config.dtype), torch.device(device)
         # Drawn on the CPU and then moved: the initial weights are the same on every device.
-        self.model = build_network(config, seed, inputs).to(self.device)
+        if isinstance(seed, int):
+            self.model = build_network(config, seed, inputs).to(self.device)
+        else:
+            self.model = stack([build_network(config, each, inputs) for each in seed]).to(self.device)
         algorithm, optimizer = config.algorithm, config.optimizer
         weight_decay = float(getattr(algorithm, "weight_decay", 0.0))
         self.optimizer: torch.optim.Optimizer
@@ -74,6 +83,7 @@ class Learner:
                 algorithm.preset,
                 seed,
                 replacement=algorithm.replacement,
+                compiled=False,
             )
         self.activations = [m for m in self.model if isinstance(m, tuple(ACTIVATIONS.values()))]
         self.layers = [m for m in self.model if isinstance(m, nn.Linear)]
@@ -84,7 +94,7 @@ class Learner:
         self.optimizer.zero_grad()
         prediction = self.model(x)
         loss = self.loss(prediction, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.sum().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         if self.gnt is not None:
             self.gnt.step()
