@@ -4,31 +4,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cbp_ray.algorithm import Adam as Adam
-    from cbp_ray.algorithm import Distribution as Distribution
     from cbp_ray.algorithm import GenerateAndTest as GenerateAndTest
     from cbp_ray.algorithm import HiddenLayer as HiddenLayer
     from cbp_ray.algorithm import OnlineNorm as OnlineNorm
     from cbp_ray.algorithm import initialize as initialize
     from cbp_ray.experiments import run_online as run_online
-    from cbp_ray.experiments import run_stacked as run_stacked
+    from cbp_ray.initial_weights import Distribution as Distribution
 
 _HOMES = {
-    "Adam": "cbp_ray.algorithm",
-    "Distribution": "cbp_ray.algorithm",
-    "GenerateAndTest": "cbp_ray.compiled",
-    "HiddenLayer": "cbp_ray.algorithm",
-    "OnlineNorm": "cbp_ray.algorithm",
-    "initialize": "cbp_ray.algorithm",
-    "run_online": "cbp_ray.experiments",
-    "run_stacked": "cbp_ray.experiments",
+    "cbp_ray.algorithm": ("Adam", "GenerateAndTest", "HiddenLayer", "OnlineNorm", "initialize"),
+    "cbp_ray.experiments": ("run_online",),
+    "cbp_ray.initial_weights": ("Distribution",),
 }
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _HOMES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
     """Imports on first use: `cbp-ray --help` must not wait for torch, nor a kernel worker for what it does not need."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cbp_ray' has no attribute {name!r}")
-    from importlib import import_module
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'cbp_ray' has no attribute {name!r}")

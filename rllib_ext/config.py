@@ -11,10 +11,11 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS, NUM_MODULE_STEPS_TRAINED_LIFETIME
 
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
-from cbp_ray.algorithm.initialization import Distribution, Scheme
+from cbp_ray.algorithm.initialization import Scheme
 from cbp_ray.algorithm.settings import Settings
-from cbp_ray.algorithm.utility import Utility
 from cbp_ray.errors import InputError
+from cbp_ray.initial_weights import Distribution
+from cbp_ray.presets import Utility
 from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm, slippery
 from rllib_ext.ant.paper_settings import ppo_settings
 from rllib_ext.learners.topology import treatable_layers

@@ -4,7 +4,7 @@ import naive
 import numpy as np
 
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.initial_weights import bound, initial_weights
+from cbp_ray.initial_weights import bound, initial_weights
 from cbp_ray.problems import BitFlipping
 
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from cbp_ray import Adam, Distribution, GenerateAndTest, OnlineNorm, initialize
 from cbp_ray.algorithm import magnitudes
-from cbp_ray.algorithm.initialization import GAINS, kaiming
 from cbp_ray.errors import InputError
+from cbp_ray.initial_weights import bound
 
 UTILITIES = ["random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"]
 MODULES = {
@@ -74,7 +74,7 @@ def compare(*, sizes, optimizer, batch, utility, preset, steps, activation="tanh
         "seed": 3,
     }
     gnt = GenerateAndTest(model, opt, **kwargs)
-    bounds = [kaiming(n, GAINS[activation]).scale for n in sizes[:-2]]
+    bounds = [bound(n, activation) for n in sizes[:-2]]
     ref = naive.GenerateAndTest(reference, ref_opt, bounds, **kwargs)
     rng = np.random.default_rng(0)
     teacher = rng.normal(size=(sizes[0], sizes[-1]))

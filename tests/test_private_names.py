@@ -31,7 +31,7 @@ FOREACH = "add add_ addcdiv_ addcmul_ div_ lerp_ mul_ sqrt"
 USED = {
     "cbp_ray/algorithm/adam.py": {"torch": " ".join(f"_foreach_{name}" for name in FOREACH.split())},
     "cbp_ray/algorithm/network.py": {"torch._dynamo.eval_frame:OptimizedModule": "_orig_mod"},
-    "cbp_ray/algorithm/units.py": {"torch._compile": "_disable_dynamo"},
+    "cbp_ray/algorithm/watched_layer.py": {"torch._compile": "_disable_dynamo"},
     "cbp_ray/kernels/compilation.py": {
         "numba.core.caching": "FunctionCache",
         "numba.core.caching:FunctionCache": "_index_key",

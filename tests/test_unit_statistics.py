@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-import cbp_ray
-from cbp_ray import algorithm
-from cbp_ray.compiled import CompiledStatistics
+from cbp_ray import GenerateAndTest
+from cbp_ray.compiled.statistics import CompiledStatistics
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (128, 256), (33, 5)])
@@ -45,11 +44,11 @@ def test_the_rest_is_left_to_torch(matrix):
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 def test_replacements_are_those_of_torch(utility, preset):
     reports = []
-    for kind in (algorithm.GenerateAndTest, cbp_ray.GenerateAndTest):
+    for compiled in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 2))
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
-        gnt = kind(model, optimizer, 0.01, maturity_threshold=5, utility=utility, preset=preset)
+        gnt = GenerateAndTest(model, optimizer, 0.01, 5, utility=utility, preset=preset, compiled=compiled)
         replaced = []
         for _ in range(60):
             x = torch.randn(16, 6)

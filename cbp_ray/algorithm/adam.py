@@ -2,10 +2,11 @@
 
 Changes to `torch.optim.Adam`:
 
-- `reset_weights` forgets both moments and the time step of some weights; their bias correction starts anew.
+- `reset_weights` forgets both moments and the time step of some weights; their bias correction starts again.
 - Bias correction is per weight from the first reset on. Before it, every update equals `torch.optim.Adam` bit for bit
   (`foreach` or not), because the same operations run in the same order with the same scalars.
-- `weight_decay` is L2 (added to the gradient), as in `torch.optim.Adam`. No amsgrad, maximize, fused or capturable.
+- `fused` is a step compiled with Numba for float32 parameters on a CPU, equal to rounding, and not the one of torch.
+- `weight_decay` is L2 (added to the gradient), as in `torch.optim.Adam`. No amsgrad, maximize or capturable.
 
 Generate-and-test only ever resets whole rows (a unit's input weights) and whole columns (its output weights). A weight's time
 step is therefore `min(steps since its row's reset, steps since its column's reset)`, and since 1 - βᵗ grows with t, so is
@@ -15,7 +16,7 @@ time steps.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -24,8 +25,12 @@ from torch.optim import Optimizer
 
 from cbp_ray.errors import InputError
 
+if TYPE_CHECKING:
+    from cbp_ray.compiled.adam import CompiledAdam
+
 RESETS = ("row_reset", "column_reset")
-"""Optimizer state: the parameter's step count at the last reset of each index of dimension 0 and of dimension 1."""
+"""Optimizer state: the parameter's step count at the last reset of each row and of each column, in a shape that broadcasts
+to the parameter's."""
 
 
 class Adam(Optimizer):
@@ -43,6 +48,8 @@ class Adam(Optimizer):
       betas: (β₁, β₂).
       eps: ε.
       weight_decay: L2 coefficient λ; the gradient becomes g + λ w.
+      fused: whether float32 parameters on a CPU are updated in one compiled pass each, which is faster and equal to rounding.
+        The state is the same; other parameters, and all of them where Numba is not installed, are updated as without it.
 
     Example:
       >>> model = torch.nn.Linear(3, 2)
@@ -65,6 +72,7 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        fused: bool = False,
     ) -> None:
         if isinstance(lr, Tensor) or not lr >= 0:
             raise InputError(f"Adam: lr must be a number, 0 or more, got {lr}")
@@ -75,11 +83,20 @@ class Adam(Optimizer):
         if not weight_decay >= 0:
             raise InputError(f"Adam: weight_decay must be 0 or more, got {weight_decay}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self.fused = fused
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes what is derived from the state."""
         self._corrections: dict[Any, _Corrections] = {}
+        self._compiled = _compiled_step() if self.fused else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "fused": self.fused}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._corrections = {}
+        self._prepare()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -112,6 +129,8 @@ class Adam(Optimizer):
     def _update(self, group: dict[str, Any], params: list[Tensor], place: tuple[torch.dtype, torch.device]) -> None:
         beta1, beta2 = group["betas"]
         states = [self.state[p] for p in params]
+        if self._compiled is not None and self._compiled.update(group, params, states):
+            return
         grads: Any = [p.grad for p in params]
         if group["weight_decay"] != 0:
             grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
@@ -145,26 +164,33 @@ class Adam(Optimizer):
         return self._corrections[key]
 
     @torch.no_grad()
-    def reset_weights(self, param: Tensor, dim: int, index: Tensor) -> None:
-        """Forgets moments and time steps of `param`'s weights at `index` along dimension 0 (rows) or 1 (columns)."""
+    def reset_weights(self, param: Tensor, dim: int, index: Tensor, run: int | None = None) -> None:
+        """Forgets moments and time steps of `param`'s weights at `index` along dimension 0 (rows) or 1 (columns).
+
+        With `run`, `param` is a stack of parameters of several runs, and `dim` and `index` are those of `param[run]`.
+        """
         state = self.state.get(param)
         if not state:
             return  # nothing learned yet, so nothing to forget
         for moment in ("exp_avg", "exp_avg_sq"):
-            state[moment].index_fill_(dim, index, 0)
+            of_run(state[moment], run).index_fill_(dim, index, 0)
         if RESETS[dim] not in state:
-            state[RESETS[dim]] = torch.zeros(param.shape[dim], dtype=torch.int64)
-        state[RESETS[dim]][index.cpu()] = state["time_step"]
+            kept = {dim} if run is None else {0, dim + 1}
+            shape = [size if d in kept else 1 for d, size in enumerate(param.shape)]
+            state[RESETS[dim]] = torch.zeros(shape, dtype=torch.int64)
+        of_run(state[RESETS[dim]], run).index_fill_(dim, index.cpu(), state["time_step"])
         self._corrections.clear()
+        if self._compiled is not None:
+            self._compiled.forget_resets()
 
     def time_steps(self, param: Tensor) -> Tensor:
         """How many updates each weight of `param` has had since it was created or last reset."""
         state: dict[str, Any] = self.state.get(param) or {"time_step": 0}
         steps: int = state["time_step"]
         latest = torch.zeros(param.shape, dtype=torch.int64)
-        for dim, name in enumerate(RESETS):
+        for name in RESETS:
             if name in state:
-                latest = torch.maximum(latest, state[name].view([-1 if d == dim else 1 for d in range(param.ndim)]))
+                latest = torch.maximum(latest, state[name])
         return steps - latest
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -179,10 +205,23 @@ class Adam(Optimizer):
                     self.state[p][name] = state_dict["state"][i][name].to(device="cpu", dtype=torch.int64, copy=True)
 
 
+def of_run(tensor: Tensor, run: int | None) -> Tensor:
+    """A run's part of a tensor that has one for each of several runs; without `run`, the tensor itself."""
+    return tensor if run is None else tensor[run]
+
+
+def _compiled_step() -> "CompiledAdam | None":
+    try:
+        from cbp_ray.compiled.adam import CompiledAdam
+    except ModuleNotFoundError:  # without Numba
+        return None
+    return CompiledAdam()
+
+
 class _Corrections:
     """1 - β₁ᵗ and √(1 - β₂ᵗ) of every weight of some parameters, in shapes that broadcast to the parameters'.
 
-    Made anew after a reset and brought up to date before every update: the reset steps of all rows and columns stand end to
+    Made again after a reset and brought up to date before every update: the reset steps of all rows and columns stand end to
     end, on the host, so that one exponential serves all of them, and memory and views are kept.
 
     Args:
@@ -192,20 +231,18 @@ class _Corrections:
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:
         # A parameter without a reset has one time step for all its weights.
-        vectors = [[s[name].numpy() for name in RESETS if name in s] or [np.zeros(1, dtype=np.int64)] for s in states]
-        self.resets = np.concatenate([vector for of_param in vectors for vector in of_param])
-        self.lengths = [sum(map(len, of_param)) for of_param in vectors]
+        single = torch.zeros((), dtype=torch.int64)
+        vectors = [[s[name] for name in RESETS if name in s] or [single] for s in states]
+        self.resets = np.concatenate([vector.numpy().ravel() for of_param in vectors for vector in of_param])
+        self.lengths = [sum(vector.numel() for vector in of_param) for of_param in vectors]
         self.flat = params[0].detach().new_empty(2, len(self.resets))
         self.matrices: list[tuple[Tensor, Tensor, Tensor]] = []
         both, end = [], 0
-        for p, state, of_param in zip(params, states, vectors, strict=True):
+        for of_param in vectors:
             parts = []
-            dims: list[int | None] = [dim for dim, name in enumerate(RESETS) if name in state]
-            for dim, vector in zip(dims or [None], of_param, strict=True):
-                start, end = end, end + len(vector)
-                # Ones make a part broadcast along the dimension that it belongs to; a single number does along all.
-                shape = [] if dim is None else [-1 if d == dim else 1 for d in range(p.ndim)]
-                parts.append(self.flat[:, start:end].view(2, *shape))
+            for vector in of_param:
+                start, end = end, end + vector.numel()
+                parts.append(self.flat[:, start:end].view(2, *vector.shape))
             if len(parts) == 2:
                 self.matrices.append((parts[0], parts[1], torch.minimum(*parts)))
                 parts = [self.matrices[-1][2]]

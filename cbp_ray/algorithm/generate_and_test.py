@@ -12,18 +12,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cbp_ray.algorithm import utility as tester
-from cbp_ray.algorithm.initialization import Distribution, Scheme, resolve
+from cbp_ray.algorithm.adam import of_run
+from cbp_ray.algorithm.initialization import Scheme, resolve
 from cbp_ray.algorithm.magnitudes import Magnitudes
 from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers, unwrap
 from cbp_ray.algorithm.online_norm import OnlineNorm
 from cbp_ray.algorithm.optimizer_state import reset_weights
 from cbp_ray.algorithm.preconditions import check_biases, check_init, check_same_place, optimizers_by_parameter
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
-from cbp_ray.algorithm.report import StepReport
-from cbp_ray.algorithm.settings import PRESETS, Settings
-from cbp_ray.algorithm.units import Scratch, Statistics, Units
-from cbp_ray.algorithm.utility import NEEDS, Utility
+from cbp_ray.algorithm.settings import Settings
+from cbp_ray.algorithm.step_report import StepReport
+from cbp_ray.algorithm.watched_layer import Population, Scratch, Statistics, WatchedLayer
 from cbp_ray.errors import InputError
+from cbp_ray.initial_weights import Distribution
+from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Utility
 
 
 class GenerateAndTest:
@@ -47,12 +49,14 @@ class GenerateAndTest:
       decay_rate: η of the running averages.
       utility: `overall`, `mean_corrected_contribution`, `contribution`, `adaptation`, `weight_magnitude` or `random`;
         by default the preset's own.
-      preset: `paper` (Dohare et al. 2022) or `nature2024` (Dohare et al. 2024); see `settings.PRESETS`.
-      seed: seed of new weights.
+      preset: `paper` (Dohare et al. 2022) or `nature2024` (Dohare et al. 2024); see `cbp_ray.presets.PRESETS`.
+      seed: seed of new weights; for the result of `stacked_linear.stack`, one for each run.
       replacement: `accumulate` carries the fraction of n·ρ from step to step; `bernoulli` rounds it at random.
       init: where new weights come from: `kaiming`, `lecun`, `xavier`, `pytorch`, or distributions by layer name; by default
         what each layer was created with.
       layers: the hidden layers, for networks that can't be traced.
+      compiled: whether float32 matrices on a CPU are measured by compiled passes, which is faster and equal to rounding.
+        Everything else, and all of it where Numba is not installed, is measured with torch.
 
     Example:
       >>> from cbp_ray import Adam, GenerateAndTest
@@ -78,21 +82,26 @@ class GenerateAndTest:
     _observed: Tensor
     _mean: Tensor
     _activity: Tensor
+    _utility_tm1: Tensor
+    """u before this step."""
+    _utility_estimate: Tensor | None
+    """û of this step, where it is not made from u before this step."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | Iterable[Optimizer],
-        replacement_rate: float = 1e-4,
-        maturity_threshold: int = 100,
-        decay_rate: float = 0.99,
+        replacement_rate: float = DEFAULTS.replacement_rate,
+        maturity_threshold: int = DEFAULTS.maturity_threshold,
+        decay_rate: float = DEFAULTS.decay_rate,
         utility: Utility | None = None,
-        preset: str = "paper",
-        seed: int = 0,
+        preset: str = DEFAULTS.preset,
+        seed: int | Sequence[int] = 0,
         *,
-        replacement: str = "accumulate",
+        replacement: str = DEFAULTS.replacement,
         init: Scheme | dict[str, Distribution] | None = None,
         layers: Iterable[HiddenLayer] | None = None,
+        compiled: bool = True,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
@@ -118,22 +127,26 @@ class GenerateAndTest:
             check_biases(found, modules, preset)
         self.steps = 0
         self._init = init
-        self._layers: list[Units] = []
+        self._layers: list[WatchedLayer] = []
+        self._populations: list[Population] = []
         start, scratch = 0, Scratch()
-        for number, (layer, distribution) in enumerate(zip(found, distributions, strict=True)):
+        for number, (hidden, distribution) in enumerate(zip(found, distributions, strict=True)):
             needs_mean = needs.deviation or variant.transfers_bias
-            self._layers.append(Units(number, start, layer, modules, distribution, needs, needs_mean, scratch))
-            start += self._layers[-1].count
-        self._owners = {units.weight: units for units in self._layers}
+            layer = WatchedLayer(number, start, hidden, modules, distribution, needs, needs_mean, scratch)
+            start += layer.count
+            self._layers.append(layer)
+            self._populations += _populations(layer, self.settings.seed)
+        self._owners = {layer.weight: layer for layer in self._layers}
         check_same_place(self._layers)
         self._allocate()
-        # The step in which each unit was made, on the host, so that nobody has to wait for a device to know who is eligible.
+        # The step in which each unit was made, on the host, so that finding the eligible ones does not wait for a device.
         self._birth = np.zeros(start, dtype=np.int64)
-        self._oldest_birth = [0] * len(self._layers)
         self._magnitudes = Magnitudes(self._layers, needs, scratch, mean=variant.mean_magnitudes)
         if variant.lagged or not needs.deviation:
-            for units in self._layers:
-                units.fold_with = self._f_hat_of_next_step
+            for layer in self._layers:
+                layer.fold_with = self._f_hat_of_next_step
+        if compiled:
+            self._measure_with(_compiled_statistics())
         self._warned = False
         self._prepared: tuple[Tensor, Sequence[Tensor | None]] | None = None
         self.average_over_replicas: Callable[[Tensor], None] | None = None
@@ -142,17 +155,17 @@ class GenerateAndTest:
     @property
     def layers(self) -> list[str]:
         """Names of the hidden layers, in the order in which they are treated."""
-        return [units.name for units in self._layers]
+        return [layer.name for layer in self._layers]
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Units replaced since the beginning, by layer."""
-        return {units.name: units.replaced for units in self._layers}
+        """Number of units replaced since the beginning, by layer."""
+        return {units.name: units.replaced for units in self._populations}
 
     @property
     def nonfinite(self) -> dict[str, int]:
-        """Eligible units passed over since the beginning because their utility was not finite, by layer."""
-        return {units.name: units.nonfinite for units in self._layers}
+        """Number of eligible units passed over since the beginning because their utility was not finite, by layer."""
+        return {units.name: units.nonfinite for units in self._populations}
 
     @torch.no_grad()
     def step(self) -> StepReport:
@@ -161,73 +174,83 @@ class GenerateAndTest:
         Raises:
           RuntimeError: if there was no forward pass in training mode, with gradients on, since the last step.
         """
-        for units in self._layers:
-            if not units.pending and units.folded is None:
+        for layer in self._layers:
+            if not layer.pending and layer.folded is None:
                 raise RuntimeError(
-                    f"GenerateAndTest.step(): no forward pass through layer {units.name!r} was seen since the last step; "
+                    f"GenerateAndTest.step(): no forward pass through layer {layer.name!r} was seen since the last step; "
                     "call the model in training mode with gradients on, after GenerateAndTest is made "
                     "(a model compiled and called before that does not know of it)"
                 )
         self.steps += 1
-        settings, variant, eta = self.settings, self.settings.variant, self.settings.decay_rate
-        correction, f_hats = self._prepare()
-        self._correction, self._prepared = correction, None
+        self._observe()
+        utilities: Callable[[Population], Tensor]
+        if self.settings.utility == "random":
+            utilities = partial(_random_utility, replaced={units: units.replaced for units in self._populations})
+        else:
+            utilities = self._update_utilities()
+        report = StepReport(self.steps, {}, self._populations, utilities, self._birth)
+        for units in self._populations:
+            count = self._count_due(units)
+            if count > 0:
+                self._replace_least(units, count, report)
+        return report
 
-        f_tm1, u_tm1 = self._average_activation, self._average_utility
+    def _observe(self) -> None:
+        """Brings the averages of the units' outputs, f, and 1 - ηᵃ up to this step."""
+        variant, eta = self.settings.variant, self.settings.decay_rate
+        self._correction, f_hats = self._prepare()
+        self._prepared = None
+        f_tm1 = self._average_activation
         if not variant.lagged and self._layers[0].needs.deviation:
-            mean = torch.cat([units.pending_mean() for units in self._layers])
+            mean = torch.cat([layer.pending_mean() for layer in self._layers])
             if self.average_over_replicas is not None:
                 self.average_over_replicas(mean)
-            f_hats = self._by_layer(tester.estimate(tester.running_average(f_tm1, mean, eta), correction))
-        for units, f_hat in zip(self._layers, f_hats, strict=True):
-            units.take_observed(f_hat)
+            f_hats = self._by_layer(tester.estimate(tester.running_average(f_tm1, mean, eta), self._correction))
+        for layer, f_hat in zip(self._layers, f_hats, strict=True):
+            layer.take_observed(f_hat)
         if self.average_over_replicas is not None:
             self.average_over_replicas(self._observed)
         if self._layers[0].needs_mean:
             self._average_activation = tester.running_average(f_tm1, self._mean, eta)
-        if settings.utility == "random":
-            utilities = partial(_random_utility, seed=settings.seed, replaced=[u.replaced for u in self._layers])
-        else:
-            self._magnitudes.measure()
-            y = tester.instantaneous(settings.utility, self._activity, self._magnitudes.outgoing, self._magnitudes.incoming)
-            self._average_utility = tester.running_average(u_tm1, y, eta)
-            if variant.lagged:
-                utilities = partial(_estimate_at, u_tm1, correction)
-            else:
-                u_hat = tester.estimate(self._average_utility, correction)
-                utilities = partial(_estimate_at, u_hat, None)
-        report = StepReport(self.steps, {}, self._layers, utilities, self._birth)
 
-        for units in self._layers:
-            count = self._count_due(units)
-            if count <= 0:
-                continue
-            utility = utilities(units)
-            eligible = torch.from_numpy(self.steps - self._birth[units.at] > settings.maturity_threshold).to(units.device)
-            index = select(utility, eligible, count)
-            self._count_nonfinite(units, utility, eligible)
-            if len(index) == 0:
-                continue
-            report.replaced[units.name] = index.tolist()
-            if variant.transfers_bias:
-                _transfer_bias(units, index, tester.estimate(self._average_activation, correction)[units.at])
-            later_layers = self._fed_by(units)
-            for later, columns in later_layers:
-                self._magnitudes.lose_inputs(later, columns(index))
-            self._replace(units, index)
-            for later, _ in later_layers:
-                # Each layer is finished before the next: it must see that some of its input weights are zero now.
-                at = later.at
-                y_later = tester.instantaneous(
-                    settings.utility,
-                    self._activity[at],
-                    self._magnitudes.outgoing[at],
-                    self._magnitudes.incoming[at],
-                )
-                self._average_utility[at] = tester.running_average(u_tm1[at], y_later, eta)
-                if not variant.lagged:
-                    u_hat[at] = tester.estimate(self._average_utility[at], correction[at])
-        return report
+    def _update_utilities(self) -> Callable[[Population], Tensor]:
+        """Brings the average utilities, u, up to this step. Returns what gives û of some units."""
+        self._magnitudes.measure()
+        self._utility_tm1 = self._average_utility
+        self._average_utility = self._new_utility()
+        if self.settings.variant.lagged:
+            self._utility_estimate = None
+            return partial(_estimate_at, self._utility_tm1, self._correction)
+        self._utility_estimate = tester.estimate(self._average_utility, self._correction)
+        return partial(_estimate_at, self._utility_estimate, None)
+
+    def _new_utility(self, at: slice | None = None) -> Tensor:
+        """u of this step, of all units or those `at` some place, from u before it and what is measured now."""
+        measured = (self._utility_tm1, self._activity, self._magnitudes.outgoing, self._magnitudes.incoming)
+        u_tm1, activity, outgoing, incoming = measured if at is None else (tensor[at] for tensor in measured)
+        y = tester.instantaneous(self.settings.utility, activity, outgoing, incoming)
+        return tester.running_average(u_tm1, y, self.settings.decay_rate)
+
+    def _replace_least(self, units: Population, count: int, report: StepReport) -> None:
+        """Replaces up to `count` eligible units with the smallest utility."""
+        utility = report.utility_of(units)
+        eligible = torch.from_numpy(self.steps - self._birth[units.at] > self.settings.maturity_threshold).to(utility.device)
+        index = select(utility, eligible, count)
+        self._count_nonfinite(units, utility, eligible)
+        if len(index) == 0:
+            return
+        report.replaced[units.name] = index.tolist()
+        if self.settings.variant.transfers_bias:
+            _transfer_bias(units, index, tester.estimate(self._average_activation, self._correction)[units.at])
+        later_units = self._fed_by(units)
+        for later, columns in later_units:
+            self._magnitudes.lose_inputs(later, columns(index))
+        self._replace(units, index)
+        for later, _ in later_units:
+            # Each layer is finished before the next: it must see that some of its input weights are zero now.
+            self._average_utility[later.at] = self._new_utility(later.at)
+            if self._utility_estimate is not None:
+                self._utility_estimate[later.at] = tester.estimate(self._average_utility[later.at], self._correction[later.at])
 
     def _prepare(self) -> tuple[Tensor, Sequence[Tensor | None]]:
         """1 - ηᵃ of the step to come and, where it is needed and lagged, each layer's f̂: known since the last step."""
@@ -241,55 +264,61 @@ class GenerateAndTest:
         return self._prepared
 
     def _by_layer(self, of_all: Tensor) -> list[Tensor]:
-        return [of_all[units.at] for units in self._layers]
+        return [of_all[layer.at] for layer in self._layers]
 
-    def _fed_by(self, units: Units) -> list[tuple[Units, Callable[[Tensor], Tensor]]]:
-        """Layers still to come in this step whose utility depends on weights that a replacement in `units` sets to zero.
+    def _fed_by(self, units: Population) -> list[tuple[Population, Callable[[Tensor], Tensor]]]:
+        """Units still to come in this step whose utility depends on weights that a replacement in `units` sets to zero.
 
-        With each, what turns the units replaced into inputs of that layer.
+        With each comes the function that turns the units replaced into inputs of that layer.
         """
-        if not units.needs.magnitude_in:
+        layer = units.layer
+        if not layer.needs.magnitude_in:
             return []
-        fed = [(self._owners.get(consumer.module.weight), consumer.columns) for consumer in units.consumers]
-        return [(later, columns) for later, columns in fed if later is not None and later.number > units.number]
+        fed = [(self._owners.get(consumer.module.weight), consumer.columns) for consumer in layer.consumers]
+        return [
+            (later.populations[units.run or 0], columns)
+            for later, columns in fed
+            if later is not None and later.number > layer.number
+        ]
 
-    def _count_due(self, units: Units) -> int:
+    def _count_due(self, units: Population) -> int:
         """How many units of the layer are to be replaced in this step, as far as enough are eligible."""
         settings = self.settings
         mature_before = self.steps - settings.maturity_threshold
-        if self._oldest_birth[units.number] >= mature_before:
+        if units.oldest_birth >= mature_before:
             exposed = 0
         elif settings.variant.rate_of_eligible:
             exposed = int((self._birth[units.at] < mature_before).sum())
         else:
             exposed = units.count
         if settings.replacement == "bernoulli":
-            return count_bernoulli(settings.replacement_rate, exposed, settings.seed, self.steps - 1, units.number)
+            return count_bernoulli(settings.replacement_rate, exposed, units.seed, self.steps - 1, units.layer.number)
         units.exposure += exposed
         if exposed == 0:
             return 0
         return count_accumulated(settings.replacement_rate, units.exposure, units.replaced)
 
-    def _replace(self, units: Units, index: Tensor) -> None:
+    def _replace(self, units: Population, index: Tensor) -> None:
         """The generator: the one place where weights and optimizer state change."""
+        layer, unit, run = units.layer, units.layer.unit, units.run
         numbers = range(units.replaced, units.replaced + len(index))
-        weights, biases = new_units(units.distribution, units.fan_in, self.settings.seed, units.number, numbers)
-        unit = units.unit
-        unit.weight[index] = weights.to(unit.weight).view(len(index), *unit.weight.shape[1:])
-        self._forget(unit.weight, 0, index)
+        weights, biases = new_units(layer.distribution, layer.fan_in, units.seed, layer.number, numbers)
+        weight, in_layer = of_run(unit.weight, run), index + units.offset
+        weight[index] = weights.to(weight).view(len(index), *weight.shape[1:])
+        self._forget(unit.weight, 0, index, run)
         if unit.bias is not None:
-            unit.bias[index] = biases.to(unit.bias)
-            self._forget(unit.bias, 0, index)
-        for consumer in units.consumers:
+            unit.bias[in_layer] = biases.to(unit.bias)
+            self._forget(unit.bias, 0, in_layer)
+        for consumer in layer.consumers:
             columns = consumer.columns(index)
-            consumer.module.weight.index_fill_(1, columns, 0)
-            self._forget(consumer.module.weight, 1, columns)
-        for norm in units.norms:
-            self._reset_norm(norm, index)
+            of_run(consumer.module.weight, run).index_fill_(1, columns, 0)
+            self._forget(consumer.module.weight, 1, columns, run)
+        for norm in layer.norms:
+            self._reset_norm(norm, in_layer)
         # A copy, because reports hold the old one.
         self._birth = self._birth.copy()
         self._birth[units.at][index.cpu().numpy()] = self.steps
-        self._oldest_birth[units.number] = int(self._birth[units.at].min())
+        units.oldest_birth = int(self._birth[units.at].min())
         self._average_activation[units.at].index_fill_(0, index, 0)
         self._average_utility[units.at].index_fill_(0, index, 0)
         self._correction = self._correction.index_fill(0, index + units.at.start, 0)  # a copy: reports hold the old one
@@ -304,11 +333,11 @@ class GenerateAndTest:
             parameter.index_fill_(0, index, 1.0 if name == "weight" else 0.0)
             self._forget(parameter, 0, index)
 
-    def _forget(self, parameter: Tensor, dim: int, index: Tensor) -> None:
-        reset_weights(self._optimizers[parameter], parameter, dim, index)
+    def _forget(self, parameter: Tensor, dim: int, index: Tensor, run: int | None = None) -> None:
+        reset_weights(self._optimizers[parameter], parameter, dim, index, run)
 
-    def _f_hat_of_next_step(self, units: Units) -> Tensor | None:
-        return self._prepare()[1][units.number]
+    def _f_hat_of_next_step(self, layer: WatchedLayer) -> Tensor | None:
+        return self._prepare()[1][layer.number]
 
     def _allocate(self) -> None:
         """Makes the state beside the weights.
@@ -326,8 +355,8 @@ class GenerateAndTest:
         self._mean, self._activity = self._observed
         self._f_hat = like.clone()
         self._f_hats = self._by_layer(self._f_hat)
-        for units in self._layers:
-            units.mean, units.activity = self._mean[units.at], self._activity[units.at]
+        for layer in self._layers:
+            layer.mean, layer.activity = self._mean[layer.at], self._activity[layer.at]
 
     def _follow_device(self) -> bool:
         """Moves the state to where the weights went (`model.to(device)` after construction). Returns whether they had moved."""
@@ -340,7 +369,7 @@ class GenerateAndTest:
             self._magnitudes.allocate()
         return moved
 
-    def _count_nonfinite(self, units: Units, utility: Tensor, eligible: Tensor) -> None:
+    def _count_nonfinite(self, units: Population, utility: Tensor, eligible: Tensor) -> None:
         count = int((eligible & ~utility.isfinite()).sum())
         units.nonfinite += count
         if count and not self._warned:
@@ -349,7 +378,7 @@ class GenerateAndTest:
                 f"GenerateAndTest: step {self.steps}: {count} of {units.count} units in layer {units.name!r} have a utility "
                 "that is not finite and can't be replaced; see .nonfinite (this is said once)",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -359,13 +388,13 @@ class GenerateAndTest:
                 "average_activation": self._average_activation[units.at].clone(),
                 "average_utility": self._average_utility[units.at].clone(),
                 "correction": self._correction[units.at].clone(),
-                "distribution": asdict(units.distribution),
+                "distribution": asdict(units.layer.distribution),
                 "birth": torch.from_numpy(self._birth[units.at].copy()),
                 "exposure": units.exposure,
                 "replaced": units.replaced,
                 "nonfinite": units.nonfinite,
             }
-            for units in self._layers
+            for units in self._populations
         }
         return {"settings": asdict(self.settings), "steps": self.steps, "layers": layers}
 
@@ -380,22 +409,23 @@ class GenerateAndTest:
             raise InputError(f"load_state_dict: the state lacks {', '.join(sorted(missing))}; pass what state_dict() gave")
         ours = asdict(self.settings)
         for name, value in state["settings"].items():
-            if ours.get(name) != value:
+            if ours.get(name) != (tuple(value) if isinstance(value, list) else value):
                 raise InputError(
                     f"load_state_dict: {name} was {value!r} when the state was saved and is {ours.get(name)!r} here; "
                     "make GenerateAndTest with the saved settings"
                 )
-        if list(state["layers"]) != self.layers:
-            raise InputError(f"load_state_dict: the state is of layers {list(state['layers'])}, here are {self.layers}")
-        for units in self._layers:
+        names = [units.name for units in self._populations]
+        if list(state["layers"]) != names:
+            raise InputError(f"load_state_dict: the state is of layers {list(state['layers'])}, here are {names}")
+        for units in self._populations:
             saved = len(state["layers"][units.name]["birth"])
             if saved != units.count:
                 raise InputError(f"load_state_dict: layer {units.name!r} had {saved} units, this model's has {units.count}")
             distribution = Distribution(**state["layers"][units.name]["distribution"])
-            if self._init is not None and distribution != units.distribution:
+            if self._init is not None and distribution != units.layer.distribution:
                 raise InputError(
                     f"load_state_dict: new units of layer {units.name!r} came from {distribution} when the state was saved; "
-                    f"init={self._init!r} says {units.distribution}; leave init out"
+                    f"init={self._init!r} says {units.layer.distribution}; leave init out"
                 )
         self._follow_device()
         self._prepared = None
@@ -403,56 +433,78 @@ class GenerateAndTest:
         self._birth = self._birth.copy()
         self._average_activation, self._average_utility = self._average_activation.clone(), self._average_utility.clone()
         self._correction = self._correction.clone()
-        for units in self._layers:
+        for units in self._populations:
             saved_layer = state["layers"][units.name]
             self._average_activation[units.at] = saved_layer["average_activation"].to(self._one)
             self._average_utility[units.at] = saved_layer["average_utility"].to(self._one)
             self._correction[units.at] = saved_layer["correction"].to(self._one)
             self._birth[units.at] = saved_layer["birth"].cpu().numpy()
-            self._oldest_birth[units.number] = int(self._birth[units.at].min())
+            units.oldest_birth = int(self._birth[units.at].min())
             units.exposure, units.replaced = int(saved_layer["exposure"]), int(saved_layer["replaced"])
             units.nonfinite = int(saved_layer["nonfinite"])
-            units.distribution = Distribution(**saved_layer["distribution"])
-            units.forget_forwards()
+            units.layer.distribution = Distribution(**saved_layer["distribution"])
+        self.forget_forwards()
 
-    def measure_with(self, statistics: Statistics) -> None:
+    def _measure_with(self, statistics: Statistics | None) -> None:
         """Lets something else than torch's operations measure what it can, to rounding the same."""
         self._magnitudes.statistics = statistics
-        for units in self._layers:
-            units.statistics = statistics
+        for layer in self._layers:
+            layer.statistics = statistics
 
     def forget_forwards(self) -> None:
         """Drops what was seen since the last step, for example a forward pass on other data than the next update's."""
-        for units in self._layers:
-            units.forget_forwards()
+        for layer in self._layers:
+            layer.forget_forwards()
 
     def close(self) -> None:
         """Removes the hooks from the model."""
-        for units in self._layers:
-            units.hook.remove()
-            units.forget_forwards()
+        for layer in self._layers:
+            layer.hook.remove()
+            layer.forget_forwards()
 
 
-def _estimate_at(average: Tensor, correction: Tensor | None, units: Units) -> Tensor:
-    """û of one layer; the average itself if it is corrected already."""
+def _populations(layer: WatchedLayer, seed: int | Sequence[int]) -> list[Population]:
+    """The units of a layer, divided into those that are compared with each other, each with its seed."""
+    if (layer.runs is None) != isinstance(seed, int) or (not isinstance(seed, int) and len(seed) != layer.runs):
+        wanted = "one whole number" if layer.runs is None else f"{layer.runs} whole numbers, one for each run of the stack"
+        raise InputError(f"GenerateAndTest: seed must be {wanted}, got {seed!r}")
+    layer.populations = (
+        [Population(layer, None, seed)]
+        if isinstance(seed, int)
+        else [Population(layer, run, own_seed) for run, own_seed in enumerate(seed)]
+    )
+    return layer.populations
+
+
+def _compiled_statistics() -> Statistics | None:
+    try:
+        from cbp_ray.compiled.statistics import CompiledStatistics
+    except ModuleNotFoundError:  # without Numba
+        return None
+    return CompiledStatistics()
+
+
+def _estimate_at(average: Tensor, correction: Tensor | None, units: Population) -> Tensor:
+    """û of some units; the average itself if it is corrected already."""
     return average[units.at] if correction is None else tester.estimate(average[units.at], correction[units.at])
 
 
-def _random_utility(units: Units, *, seed: int, replaced: list[int]) -> Tensor:
-    utility = torch.from_numpy(random_utility(units.count, seed, units.number, replaced[units.number]))
+def _random_utility(units: Population, *, replaced: dict[Population, int]) -> Tensor:
+    layer = units.layer
+    utility = torch.from_numpy(random_utility(units.count, units.seed, layer.number, replaced[units]))
     # float64 as drawn, wherever a device has it, so that all engines find the same order.
-    return utility.to(units.device, torch.float32 if units.device.type == "mps" else torch.float64)
+    return utility.to(layer.device, torch.float32 if layer.device.type == "mps" else torch.float64)
 
 
-def _transfer_bias(units: Units, index: Tensor, f_hat: Tensor) -> None:
+def _transfer_bias(units: Population, index: Tensor, f_hat: Tensor) -> None:
     """Moves the mean contribution of the units about to go into the biases that they feed.
 
     Exact for the mean of a Linear layer's input. A channel's mean over examples and positions stands for each of its
     positions, and a Conv2d's zero padding is not accounted for.
     """
-    for consumer in units.consumers:
-        weight = consumer.module.weight
+    for consumer in units.layer.consumers:
+        weight, bias = of_run(consumer.module.weight, units.run), consumer.module.bias
         outputs = weight.shape[0]
         leaving = weight.reshape(outputs, units.count, -1)[:, index].sum(2)  # [outputs, replaced units]
-        assert consumer.module.bias is not None
-        consumer.module.bias += leaving @ f_hat[index].to(weight.dtype)
+        assert bias is not None
+        bias.view(-1, outputs)[units.run or 0] += leaving @ f_hat[index].to(weight.dtype)

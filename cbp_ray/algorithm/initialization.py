@@ -1,18 +1,14 @@
-"""Initial distributions of weights, and a record on each layer of the one that it was created with."""
+"""Initial distributions of a network's layers, and a record on each layer of the one that it was created with."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import nn
 
+from cbp_ray.activations import GAINS
 from cbp_ray.errors import InputError
-from cbp_ray.gains import GAINS
-from cbp_ray.randomness import Purpose, uniforms
+from cbp_ray.initial_weights import Distribution, bound, draw_initial
 
 UnitModule = nn.Linear | nn.Conv2d
 UNIT_MODULES = (nn.Linear, nn.Conv2d)
@@ -22,50 +18,10 @@ Scheme = Literal["kaiming", "lecun", "xavier", "pytorch"]
 MARK = "_cbp_ray_initial_distribution"
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """Initial weights of one layer: uniform in [-scale, scale], or normal with standard deviation `scale`.
-
-    Biases start at zero, or uniform in [-bias_scale, bias_scale].
-
-    Example:
-      >>> Distribution.uniform(0.5).weight(np.array([0.0, 0.75]))
-      array([-0.5 ,  0.25])
-    """
-
-    kind: Literal["uniform", "normal"]
-    scale: float
-    bias_scale: float = 0.0
-
-    @classmethod
-    def uniform(cls, bound: float, bias_bound: float = 0.0) -> "Distribution":
-        return cls("uniform", bound, bias_bound)
-
-    @classmethod
-    def normal(cls, standard_deviation: float, bias_bound: float = 0.0) -> "Distribution":
-        return cls("normal", standard_deviation, bias_bound)
-
-    def weight(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weights from uniform draws in [0, 1)."""
-        if self.kind == "normal":
-            # Half a step up, so that a draw of exactly 0 stays finite.
-            return np.asarray(ndtri(draws + 2.0**-54)) * self.scale
-        return (2 * draws - 1) * self.scale
-
-    def bias(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Biases from uniform draws in [0, 1)."""
-        return (2 * draws - 1) * self.bias_scale
-
-
 def fans(module: UnitModule) -> tuple[int, int]:
     """Connections into one unit, and out of one input."""
-    receptive = math.prod(module.weight.shape[2:])
-    return module.weight[0].numel(), module.weight.shape[0] * receptive
-
-
-def kaiming(fan_in: int, gain: float) -> Distribution:
-    """U(-b, b) with b = gain·√(3 / fan_in); biases zero (He et al. 2015; section 3 of the paper)."""
-    return Distribution.uniform(gain * math.sqrt(3 / fan_in))
+    weight = module.weight[0] if module.weight.ndim == 3 else module.weight  # the first of a stack of runs
+    return weight[0].numel(), weight.shape[0] * math.prod(weight.shape[2:])
 
 
 def distribution_of(scheme: Scheme, module: UnitModule, activation: str | None) -> Distribution:
@@ -83,9 +39,9 @@ def distribution_of(scheme: Scheme, module: UnitModule, activation: str | None) 
                     f"init: no gain is known for the activation {activation!r} (known: {', '.join(GAINS)}); "
                     "pass init={layer name: Distribution.uniform(bound)}"
                 )
-            return kaiming(fan_in, GAINS[activation])
+            return Distribution.uniform(bound(fan_in, activation))
         case "lecun":
-            return kaiming(fan_in, 1.0)
+            return Distribution.uniform(bound(fan_in, "linear"))
         case "xavier":
             return Distribution.uniform(math.sqrt(6 / (fan_in + fan_out)))
         case "pytorch":
@@ -94,18 +50,9 @@ def distribution_of(scheme: Scheme, module: UnitModule, activation: str | None) 
             raise InputError(f"init: must be one of kaiming, lecun, xavier, pytorch; got {scheme!r}")
 
 
-def draw_initial(
-    distribution: Distribution, units: int, fan_in: int, seed: int, layer: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A layer's initial weights [units, fan_in] and biases [units], as a function of seed and layer number alone."""
-    draws = uniforms(seed, Purpose.INITIAL_WEIGHTS, units * (fan_in + 1), address=(layer, 0, 0))
-    weights = distribution.weight(draws[: units * fan_in]).reshape(units, fan_in)
-    return weights, distribution.bias(draws[units * fan_in :])
-
-
 @torch.no_grad()
 def initialize(model: nn.Module, scheme: Scheme = "kaiming", *, activation: str = "tanh", seed: int = 0) -> None:
-    """Draws every Linear and Conv2d of `model` anew and records the distribution for replacements.
+    """Draws new weights for every Linear and Conv2d of `model` and records the distribution for replacements.
 
     Args:
       model: a network that GnT understands.

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from cbp_ray.algorithm.units import Scratch, Statistics, Units
-from cbp_ray.algorithm.utility import Needs
+from cbp_ray.algorithm.adam import of_run
+from cbp_ray.algorithm.watched_layer import Population, Scratch, Statistics, WatchedLayer
+from cbp_ray.presets import Needs
 
 CHUNK = 2**17
 """Weights whose magnitudes are held at a time on a CPU: half a MiB of float32 stays in the second-level cache."""
@@ -16,11 +17,11 @@ class Magnitudes:
     A matrix between two hidden layers is the output of one and the input of the other. Both sums come from one pass over it.
     """
 
-    def __init__(self, layers: list[Units], needs: Needs, scratch: Scratch, *, mean: bool) -> None:
+    def __init__(self, layers: list[WatchedLayer], needs: Needs, scratch: Scratch, *, mean: bool) -> None:
         self.layers, self.scratch, self.mean = layers, scratch, mean
         self.statistics: Statistics | None = None
         self.owners = {layer.weight: layer for layer in layers} if needs.magnitude_in else {}
-        self.feeders: dict[Tensor, list[tuple[Units, int]]] = {}
+        self.feeders: dict[Tensor, list[tuple[WatchedLayer, int]]] = {}
         if needs.magnitude_out:
             for layer in layers:
                 for consumer in layer.consumers:
@@ -39,7 +40,8 @@ class Magnitudes:
             rows = self.rows[self.owners[weight]] if weight in self.owners else None
             columns = self._place_of_columns(weight)
             if columns is None and weight in self.feeders:
-                columns = self.outgoing.new_empty(weight.shape[1])
+                layer, inputs_per_unit = self.feeders[weight][0]
+                columns = self.outgoing.new_empty(layer.count * inputs_per_unit)
             self.readers.append(SumsOfMagnitudes(weight, rows, columns, self.scratch))
 
     def _place_of_columns(self, weight: Tensor) -> Tensor | None:
@@ -72,9 +74,10 @@ class Magnitudes:
                 self.rows[layer].div_(layer.fan_in)
                 self.columns[layer].div_(layer.fan_out)
 
-    def lose_inputs(self, layer: Units, columns: Tensor) -> None:
-        """The inputs `columns` of one layer are about to be cut off: takes them out of its `incoming`."""
-        weight, rows = layer.weight.detach(), self.rows[layer]
+    def lose_inputs(self, units: Population, columns: Tensor) -> None:
+        """The inputs `columns` of some units are about to be cut off: takes them out of the units' `incoming`."""
+        layer = units.layer
+        weight, rows = of_run(layer.weight.detach(), units.run), self.incoming[units.at]
         if weight.numel() <= CHUNK or 2 * len(columns) > weight.shape[1]:
             # Cheap enough, or too much to subtract without rounding: read it again.
             SumsOfMagnitudes(weight.index_fill(1, columns, 0), rows, None, self.scratch).read()
@@ -89,13 +92,15 @@ class SumsOfMagnitudes:
     """Writes Σ|w| over all but dimension 0 into `rows`, and over all but dimension 1 into `columns`; None: not wanted.
 
     On a CPU, |w| is made a few rows at a time and summed while it is in the cache. The memory for it and the views are kept
-    from call to call: making them anew costs as much as the sums.
+    from call to call: making them again costs as much as the sums. In a stack of several runs, [runs, units, inputs], `rows`
+    and `columns` are those of all runs, end to end, and a few runs are read at a time.
     """
 
     def __init__(self, weight: Tensor, rows: Tensor | None, columns: Tensor | None, scratch: Scratch) -> None:
         self.weight, self.rows, self.columns, self.scratch = weight, rows, columns, scratch
-        self.over_rows = (0, *range(2, weight.ndim))
-        self.over_columns = tuple(range(1, weight.ndim))
+        stacked = weight.ndim == 3
+        self.over_rows = (2,) if stacked else (0, *range(2, weight.ndim))
+        self.over_columns = (1,) if stacked else tuple(range(1, weight.ndim))
         kept = rows if rows is not None else columns
         self.widen = None if kept is None or kept.dtype == weight.dtype else kept.dtype
         self.prepare()
@@ -104,25 +109,31 @@ class SumsOfMagnitudes:
         """Cuts the weight into chunks."""
         weight = self.weight.detach()
         self.address = weight.data_ptr()
-        rows_per_chunk = weight.shape[0]
+        step = weight.shape[0]
         if weight.device.type == "cpu":
-            rows_per_chunk = min(rows_per_chunk, max(1, CHUNK * weight.shape[0] // weight.numel()))
-        self.partial = None if self.columns is None else torch.empty_like(self.columns)
-        self.chunks = []
-        for start in range(0, weight.shape[0], rows_per_chunk):
-            chunk = weight[start : start + rows_per_chunk]
-            rows = None if self.rows is None else self.rows[start : start + rows_per_chunk]
-            self.chunks.append((chunk, rows))
+            step = min(step, max(1, CHUNK * weight.shape[0] // weight.numel()))
+        rows, columns = self.rows, self.columns
+        self.chunks: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]] = []
+        partial = None
+        for start in range(0, weight.shape[0], step):
+            part = slice(start, start + step)
+            if weight.ndim == 3:
+                own = [None if sums is None else sums.view(len(weight), -1)[part] for sums in (rows, columns)]
+                # As it lies in memory: [runs, inputs, units].
+                self.chunks.append((weight[part].transpose(1, 2), own[0], own[1], None))
+            else:
+                self.chunks.append((weight[part], None if rows is None else rows[part], columns, partial))
+                partial = None if columns is None else torch.empty_like(columns) if partial is None else partial
 
     def read(self) -> None:
         """Reads the weight and writes the sums."""
         if self.weight.data_ptr() != self.address:  # `model.to(...)` gives parameters new memory
             self.prepare()
-        for number, (chunk, rows) in enumerate(self.chunks):
+        for chunk, rows, columns, partial in self.chunks:
             magnitudes = torch.abs(chunk, out=self.scratch.like(chunk))
             if rows is not None:
                 torch.sum(magnitudes, self.over_columns, dtype=self.widen, out=rows)
-            if self.columns is not None and number == 0:
-                torch.sum(magnitudes, self.over_rows, dtype=self.widen, out=self.columns)
-            elif self.columns is not None:
-                self.columns += torch.sum(magnitudes, self.over_rows, dtype=self.widen, out=self.partial)
+            if columns is not None and partial is None:
+                torch.sum(magnitudes, self.over_rows, dtype=self.widen, out=columns)
+            elif columns is not None:
+                columns += torch.sum(magnitudes, self.over_rows, dtype=self.widen, out=partial)

@@ -149,7 +149,7 @@ class _Units:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, OnlineNorm) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, OnlineNorm | UnitModule) or super().is_leaf_module(m, module_qualified_name)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -351,10 +351,10 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
                 raise InputError(
                     f"model: {name!r} takes {consumer.weight.shape[1]} inputs"
                     f"{f' in {consumer.groups} groups' if isinstance(consumer, nn.Conv2d) else ''}, "
-                    f"which don't divide into the {unit.weight.shape[0]} units of {layer.unit!r}"
+                    f"which don't divide into the {units_per_run(unit)} units of {layer.unit!r}"
                 )
         for name in layer.norms:
-            _check_norm(modules, name, layer.unit, unit.weight.shape[0])
+            _check_norm(modules, name, layer.unit, units_per_run(unit) * getattr(unit, "runs", 1))
         for name in (layer.unit, *layer.outgoing, *layer.norms):
             for parameter in modules[name].parameters(recurse=False):
                 if len(owners[id(parameter)]) > 1:
@@ -364,9 +364,16 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
     return layers
 
 
+def units_per_run(unit: UnitModule) -> int:
+    """Number of units of a module; of each run, in a stack of several runs."""
+    return unit.out_features if isinstance(unit, nn.Linear) else unit.out_channels
+
+
 def inputs_per_unit(unit: UnitModule, consumer: UnitModule) -> int | None:
     """How many consecutive inputs of `consumer` one unit fills: 1, or the positions of a flattened channel; None: no fit."""
-    units = unit.weight.shape[0]
+    units = units_per_run(unit)
+    if getattr(unit, "runs", None) != getattr(consumer, "runs", None):
+        return None
     if isinstance(consumer, nn.Conv2d):
         return 1 if consumer.groups == 1 and consumer.in_channels == units else None
     if isinstance(unit, nn.Linear):

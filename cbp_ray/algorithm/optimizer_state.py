@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.adam import of_run
+
 
 @torch.no_grad()
-def reset_weights(optimizer: Optimizer, param: Tensor, dim: int, index: Tensor) -> None:
-    """Forgets what `optimizer` remembers of `param`'s weights at `index` along dimension `dim`.
+def reset_weights(optimizer: Optimizer, param: Tensor, dim: int, index: Tensor, run: int | None = None) -> None:
+    """Forgets what `optimizer` remembers of `param`'s weights at `index` along dimension `dim`, or of those of `param[run]`.
 
     In any `torch.optim` optimizer, every state tensor of the parameter's shape goes back to its value in a fresh optimizer.
     State that is shared by a whole parameter can't be reset for one weight: the scalar `step` of `torch.optim.Adam` and its
@@ -21,11 +23,11 @@ def reset_weights(optimizer: Optimizer, param: Tensor, dim: int, index: Tensor) 
     """
     forget = getattr(optimizer, "reset_weights", None)
     if forget is not None:
-        forget(param, dim, index)
+        forget(param, dim, index, *([] if run is None else [run]))
         return
     for name, value in optimizer.state.get(param, {}).items():
         if isinstance(value, Tensor) and value.ndim > 0 and value.shape == param.shape:
-            value.index_fill_(dim, index, _fresh_value(optimizer, param, name))
+            of_run(value, run).index_fill_(dim, index, _fresh_value(optimizer, param, name))
 
 
 def _fresh_value(optimizer: Optimizer, param: Tensor, name: str) -> float:

@@ -7,22 +7,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cbp_ray.algorithm.network import HiddenLayer
-from cbp_ray.algorithm.units import Units
+from cbp_ray.algorithm.watched_layer import WatchedLayer
 from cbp_ray.errors import InputError
 
 
-def check_same_place(layers: list[Units]) -> None:
-    """One device and one dtype: the averages of all layers stand end to end."""
-    for units in layers[1:]:
-        if (units.device, units.dtype) != (layers[0].device, layers[0].dtype):
+def check_same_place(layers: list[WatchedLayer]) -> None:
+    """Refuses layers of several devices or dtypes: the averages of all layers stand end to end."""
+    for layer in layers[1:]:
+        if (layer.device, layer.dtype) != (layers[0].device, layers[0].dtype):
             raise InputError(
-                f"model: layer {units.name!r} is {units.dtype} on {units.device}, layer {layers[0].name!r} is "
+                f"model: layer {layer.name!r} is {layer.dtype} on {layer.device}, layer {layers[0].name!r} is "
                 f"{layers[0].dtype} on {layers[0].device}; make one GenerateAndTest for each with layers=[...]"
             )
 
 
 def check_init(init: Any, names: list[str]) -> None:
-    """Distributions by layer name must be of layers that are there."""
+    """Refuses distributions of layers that are not there."""
     if isinstance(init, dict):
         for name in init:
             if name not in names:
@@ -32,7 +32,7 @@ def check_init(init: Any, names: list[str]) -> None:
 def optimizers_by_parameter(
     optimizer: Optimizer | Iterable[Optimizer], layers: list[HiddenLayer], modules: dict[str, nn.Module]
 ) -> dict[Tensor, Optimizer]:
-    """Which optimizer holds which parameter; every parameter of every layer must be held."""
+    """The optimizer of each parameter; every parameter of every layer must have one."""
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer) if isinstance(optimizer, Iterable) else []
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise InputError(f"optimizer: must be a torch optimizer, or several in a list; got {type(optimizer).__name__}")
@@ -49,7 +49,7 @@ def optimizers_by_parameter(
 
 
 def check_biases(layers: list[HiddenLayer], modules: dict[str, nn.Module], preset: str) -> None:
-    """A preset that moves mean contributions into the next bias needs that bias."""
+    """Refuses layers without a bias for a preset that moves mean contributions into it."""
     for layer in layers:
         for name in layer.outgoing:
             if getattr(modules[name], "bias", None) is None:

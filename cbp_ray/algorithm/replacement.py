@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cbp_ray.algorithm.initialization import Distribution
+from cbp_ray.initial_weights import Distribution
 from cbp_ray.randomness import Purpose, uniforms
 
 

@@ -1,36 +1,12 @@
-"""What generate-and-test is told to do, validated once, and the two presets that name complete variants of it."""
+"""The settings of generate-and-test, validated once."""
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from cbp_ray.algorithm.utility import Utility
 from cbp_ray.errors import InputError
-
-
-@dataclass(frozen=True)
-class Preset:
-    """The choices in which the paper and its successor differ."""
-
-    lagged: bool
-    """f̂ and û are made from the averages *before* this step's update (equations 3 and 7) instead of after it."""
-    mean_magnitudes: bool
-    """Means of |w| over a unit's connections instead of sums."""
-    rate_of_eligible: bool
-    """ρ times the number of eligible units are replaced per step, instead of ρ times all units."""
-    transfers_bias: bool
-    """A removed unit's mean contribution is moved into the biases that it fed."""
-    utility: Utility
-    """The utility when none is named."""
-
-
-PRESETS = {
-    "paper": Preset(lagged=True, mean_magnitudes=False, rate_of_eligible=False, transfers_bias=False, utility="overall"),
-    "nature2024": Preset(
-        lagged=False, mean_magnitudes=True, rate_of_eligible=True, transfers_bias=True, utility="contribution"
-    ),
-}
+from cbp_ray.presets import PRESETS, Preset, Utility
 
 
 @dataclass(frozen=True)
@@ -49,16 +25,16 @@ class Settings:
     """A name in `PRESETS`."""
     replacement: str
     """`accumulate` carries the fraction of n·ρ from step to step; `bernoulli` rounds it at random."""
-    seed: int
-    """Seed of new units' weights and of every other random draw here."""
+    seed: int | Sequence[int]
+    """Seed of new units' weights and of every other random draw here; in a stack of several runs, one for each."""
 
     def __post_init__(self) -> None:
         _choice("preset", self.preset, tuple(PRESETS))
-        checked = {
+        checked: dict[str, Any] = {
             "replacement_rate": _number("replacement_rate", self.replacement_rate, "in [0, 1]", lambda x: 0 <= x <= 1),
             "decay_rate": _number("decay_rate", self.decay_rate, "in [0, 1); 0.99 is the paper's", lambda x: 0 <= x < 1),
             "maturity_threshold": _whole("maturity_threshold", self.maturity_threshold, 2**63),
-            "seed": _whole("seed", self.seed, 2**64),
+            "seed": _seeds(self.seed),
         }
         _choice("utility", self.utility, get_args(Utility))
         _choice("replacement", self.replacement, ("accumulate", "bernoulli"))
@@ -82,6 +58,12 @@ def _whole(name: str, value: Any, limit: int) -> int:
     if isinstance(value, bool) or not whole or not 0 <= int(value) < limit:
         raise InputError(f"GenerateAndTest: {name} must be a whole number from 0 to {limit - 1}, got {value!r}")
     return int(value)
+
+
+def _seeds(seed: Any) -> int | tuple[int, ...]:
+    if isinstance(seed, list | tuple | range):
+        return tuple(_whole("seed", each, 2**64) for each in seed)
+    return _whole("seed", seed, 2**64)
 
 
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -13,31 +13,10 @@ Every utility is a running average with the same bias correction, also those of 
 otherwise units of different age could not be compared.
 """
 
-from typing import Literal, NamedTuple
-
 import torch
 from torch import Tensor
 
-Utility = Literal["random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"]
-
-
-class Needs(NamedTuple):
-    """What a utility is made from; nothing else is computed."""
-
-    absolute: bool = False
-    deviation: bool = False
-    magnitude_out: bool = False
-    magnitude_in: bool = False
-
-
-NEEDS: dict[Utility, Needs] = {
-    "random": Needs(),
-    "weight_magnitude": Needs(magnitude_out=True),
-    "contribution": Needs(absolute=True, magnitude_out=True),
-    "mean_corrected_contribution": Needs(deviation=True, magnitude_out=True),
-    "adaptation": Needs(magnitude_in=True),
-    "overall": Needs(deviation=True, magnitude_out=True, magnitude_in=True),
-}
+from cbp_ray.presets import Utility
 
 
 def instantaneous(utility: Utility, activity: Tensor | None, magnitude_out: Tensor, magnitude_in: Tensor) -> Tensor:

@@ -7,4 +7,3 @@ from cbp_ray.experiments.curves import Curves as Curves
 from cbp_ray.experiments.online import Bin as Bin
 from cbp_ray.experiments.online import iterate_online as iterate_online
 from cbp_ray.experiments.online import run_online as run_online
-from cbp_ray.experiments.online import run_stacked as run_stacked

@@ -1,7 +1,7 @@
 """What a hidden layer's outputs on held examples say about it: dead units, stable rank, effective rank."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,15 +13,6 @@ HELD_EXAMPLES = 2000
 
 RANK_TOLERANCE = 1e-12
 """Squares of singular values below this part of the largest are rounding errors of the Gram matrix."""
-
-ACTIVATIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "relu": lambda x: np.maximum(x, 0),
-    "leaky_relu": lambda x: np.where(x > 0, x, x.dtype.type(0.01) * x),
-    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "swish": lambda x: x / (1 + np.exp(-x)),
-}
 
 
 class Representation(NamedTuple):

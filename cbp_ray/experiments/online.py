@@ -105,39 +105,6 @@ def run_online(
     return _collect(iterate_online(config, seeds, engine, state, device), config, seeds, progress)
 
 
-def run_stacked(
-    configs: Iterable[Mapping[str, Any] | OnlineConfig],
-    seeds: Iterable[int] = range(10),
-    device: str = "cpu",
-    progress: Callable[[Bin], None] | None = None,
-) -> list[Curves]:
-    """Runs several settings of a Permuted MNIST experiment, each with all seeds, stacked in one process with torch.
-
-    One run leaves most of a GPU idle; stacked, all runs are the same few operations. Equal to `run_online(…, engine="torch")`
-    up to rounding.
-
-    Args:
-      configs: mappings or `OnlineConfig`s that differ in numbers (step size, weight decay, replacement rate, …), not in kind.
-      seeds: one run each of every config.
-      device: `cuda`, say.
-      progress: called after every bin; its metrics are of all runs, config by config.
-
-    Returns:
-      The curves of each config.
-
-    Raises:
-      InputError: if the configs are of different kinds or lengths.
-    """
-    from cbp_ray.experiments.stacked import StackedRuns
-
-    made, seeds = [OnlineConfig.make(config) for config in configs], check_seeds(seeds)
-    all_configs, all_seeds = [config for config in made for _ in seeds], seeds * len(made)
-    runner = StackedRuns(all_configs, all_seeds, device=device)
-    curves = _collect(_bins(runner, made[0], all_seeds, "torch", 0), made[0], all_seeds, progress)
-    rows = [slice(start, start + len(seeds)) for start in range(0, len(all_seeds), len(seeds))]
-    return [Curves(seeds, curves.examples, {name: values[own] for name, values in curves.metrics.items()}) for own in rows]
-
-
 def _collect(
     bins: Iterable[Bin], config: OnlineConfig, seeds: tuple[int, ...], progress: Callable[[Bin], None] | None
 ) -> Curves:

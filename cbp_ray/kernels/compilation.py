@@ -10,6 +10,7 @@ from numba import njit
 from numba.core.caching import FunctionCache
 
 KERNELS = Path(__file__).parent
+COMPILED = KERNELS.parent / "compiled"
 RANDOMNESS = KERNELS.parent / "randomness.py"
 
 
@@ -50,6 +51,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 @functools.cache
 def source_fingerprint() -> str:
-    """Of everything that is compiled: all kernels, and the random numbers."""
-    digests = [hashlib.sha256(path.read_bytes()).digest() for path in (*sorted(KERNELS.glob("*.py")), RANDOMNESS)]
+    """A hash of everything that is compiled: all kernels, the compiled parts of the torch method, and the random numbers."""
+    paths = (*sorted(KERNELS.glob("*.py")), *sorted(COMPILED.glob("*.py")), RANDOMNESS)
+    digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
     return hashlib.sha256(b"".join(digests)).hexdigest()

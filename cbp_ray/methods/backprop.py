@@ -14,6 +14,7 @@ class BP(Method):
 
     label = "BP"
     ppo_label = "PPO"
+    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["vermilion"], "marker": "s"}
 
     name: Literal["bp"] = "bp"
@@ -32,6 +33,7 @@ class L2(Method):
     label = "BP+L2"
     ppo_label = "PPO+L2"
     swept = "weight_decay"
+    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["orange"], "marker": "^"}
 
     name: Literal["l2"] = "l2"
@@ -50,6 +52,7 @@ class OnlineNormalization(Method):
     """Backprop with OnlineNorm (Chiley et al. 2019) before every activation."""
 
     label = "BP+OnlineNorm"
+    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["green"], "marker": "D"}
 
     name: Literal["online_norm"] = "online_norm"
@@ -75,6 +78,7 @@ class Linear(Method):
 
     label = "linear"
     hidden = False
+    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["grey"], "linestyle": (0, (4, 2)), "marker": ""}
 
     name: Literal["linear"] = "linear"

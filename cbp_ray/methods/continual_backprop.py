@@ -1,18 +1,18 @@
 """Continual Backprop (Algorithms 1 to 3 of the paper) as a method of experiments."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from cbp_ray.methods.method import COLOURS, AfterStep, Method
+from cbp_ray.presets import DEFAULTS, PRESETS, Utility
 from cbp_ray.validation import DecayRate, Maturity, NotNegative, Rate
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
-
-UtilityName = Literal["random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"]
 
 
 class ContinualBackprop(Method):
@@ -21,21 +21,22 @@ class ContinualBackprop(Method):
     label = "CBP"
     ppo_label = "Continual PPO"
     swept = "replacement_rate"
+    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["blue"], "marker": "o"}
 
     name: Literal["cbp"] = "cbp"
     """Name of the method in configs."""
     replacement_rate: Rate
     """ρ, fraction of a layer's units replaced per example."""
-    maturity_threshold: Maturity = 100
+    maturity_threshold: Maturity = DEFAULTS.maturity_threshold
     """m: units are safe until they are older than this many examples."""
-    decay_rate: DecayRate = 0.99
+    decay_rate: DecayRate = DEFAULTS.decay_rate
     """η of the running averages."""
-    utility: UtilityName | None = None
+    utility: Utility | None = None
     """Which utility decides. Unset: the preset's own, `overall` for `paper` and `contribution` for `nature2024`."""
-    preset: Literal["paper", "nature2024"] = "paper"
+    preset: Literal["paper", "nature2024"] = DEFAULTS.preset
     """Which paper's details."""
-    replacement: Literal["accumulate", "bernoulli"] = "accumulate"
+    replacement: Literal["accumulate", "bernoulli"] = DEFAULTS.replacement
     """What becomes of the fraction of n·ρ: carried from example to example, or rounded at random."""
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
@@ -45,26 +46,23 @@ class ContinualBackprop(Method):
     def _resolve_utility(cls, data: Any) -> Any:
         # Resolved here, so that the config that is saved names the utility.
         if isinstance(data, Mapping) and data.get("utility") is None:
-            return {**data, "utility": "contribution" if data.get("preset") == "nature2024" else "overall"}
+            preset = PRESETS.get(str(data.get("preset", DEFAULTS.preset)))
+            return {**data, "utility": preset and preset.utility}
         return data
 
     def rllib(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name", "weight_decay"})
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int) -> AfterStep:
+    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
         from cbp_ray.algorithm import GenerateAndTest
 
-        return GenerateAndTest(model, optimizer, **self.rllib(), seed=seed)
+        return GenerateAndTest(model, optimizer, **self.rllib(), seed=seed, compiled=False)
 
     def kernel(self) -> dict[str, Any]:
-        paper = self.preset == "paper"
         return {
             "replaces": True,
+            **asdict(PRESETS[self.preset]),
             "utility": self.utility,
-            "lagged": paper,
-            "mean_magnitudes": not paper,
-            "rate_of_eligible": not paper,
-            "transfers_bias": not paper,
             "bernoulli": self.replacement == "bernoulli",
             "replacement_rate": self.replacement_rate,
             "maturity_threshold": float(self.maturity_threshold),

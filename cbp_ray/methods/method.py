@@ -1,6 +1,6 @@
 """What a method is: everything that engines, sweeps and figures ask of a way to learn."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from cbp_ray.validation import Model
@@ -64,6 +64,8 @@ class Method(Model):
     """The setting that sensitivity figures draw along the horizontal axis; None if there is none."""
     hidden: ClassVar[bool] = True
     """Whether the learning network has hidden units."""
+    stacks: ClassVar[bool] = False
+    """Whether `after_step` also takes several networks in a stack (`cbp_ray.algorithm.stacked_linear`) and a seed for each."""
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["black"], "marker": "x"}
     """Matplotlib settings of its curves."""
 
@@ -85,7 +87,7 @@ class Method(Model):
         """A module between a layer of so many units and its activation; None for none."""
         return None
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int) -> AfterStep | None:
+    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep | None:
         """What acts on a torch network after every optimizer step; None if nothing does."""
         return None
 

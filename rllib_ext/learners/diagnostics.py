@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.network import HiddenLayer
-from cbp_ray.algorithm.report import StepReport
-from cbp_ray.algorithm.units import Capture
+from cbp_ray.algorithm.step_report import StepReport
+from cbp_ray.algorithm.watched_layer import Capture
 from cbp_ray.experiments.hidden_outputs import describe
 
 SATURATED = 0.9

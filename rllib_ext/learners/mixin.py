@@ -8,8 +8,8 @@ from ray.rllib.core import COMPONENT_OPTIMIZER
 from ray.rllib.utils.metrics import ALL_MODULES
 from torch import Tensor
 
-from cbp_ray.algorithm.report import StepReport
-from cbp_ray.compiled import GenerateAndTest
+from cbp_ray.algorithm.generate_and_test import GenerateAndTest
+from cbp_ray.algorithm.step_report import StepReport
 from cbp_ray.errors import InputError
 from rllib_ext.learners.diagnostics import Diagnostics
 from rllib_ext.learners.open_learner import OpenLearner

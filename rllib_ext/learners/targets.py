@@ -19,7 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
 from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit
-from cbp_ray.algorithm.units import Consumer
+from cbp_ray.algorithm.watched_layer import Consumer
 
 
 class Targets:

@@ -1,7 +1,7 @@
 """A config in the kernels' terms: what they are compiled for, and what they are told at run time."""
 
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.initial_weights import bound
+from cbp_ray.initial_weights import bound
 from cbp_ray.kernels.activations import Activation
 from cbp_ray.kernels.choices import Choices, Numbers, Utility
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
-from cbp_ray.experiments.initial_weights import initial_weights
+from cbp_ray.initial_weights import initial_weights
 from cbp_ray.kernels import bit_stream
 from cbp_ray.kernels.lane_state import Shape, State, Total, new_scratch, new_state, unit_parameters, unit_rows
 from cbp_ray.kernels.lane_step import specialised_learner

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.experiments import hidden_outputs
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
-from cbp_ray.experiments.initial_weights import bound, initial_weights
+from cbp_ray.initial_weights import bound, initial_weights
 from cbp_ray.kernels.mlp_state import (
     State,
     Stream,
@@ -171,6 +172,6 @@ class MlpRun:
             if self.choices.normalized:
                 mean, variance, gain, shift = norm
                 x = (x - mean) / np.sqrt(variance + self.dtype.type(self.numbers.norm_epsilon)) * gain + shift
-            x = hidden_outputs.ACTIVATIONS[self.config.network.activation](x)
+            x = ACTIVATIONS[self.config.network.activation].function(x)
             found.append(hidden_outputs.describe(x))
         return found

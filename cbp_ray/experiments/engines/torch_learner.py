@@ -1,23 +1,16 @@
 """One learner in torch: a network, an optimizer, and what the method does after every step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.algorithm import initialize
+from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.experiments.config import OnlineConfig
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "elu": nn.ELU,
-    "swish": nn.SiLU,
-}
 
 
 def build_network(config: OnlineConfig, seed: int, inputs: int) -> nn.Sequential:
@@ -28,33 +21,42 @@ def build_network(config: OnlineConfig, seed: int, inputs: int) -> nn.Sequential
         norm = config.algorithm.norm(units)
         if norm is not None:
             modules.append(norm)
-        modules.append(ACTIVATIONS[config.network.activation]())
+        modules.append(getattr(nn, ACTIVATIONS[config.network.activation].module)())
     model = nn.Sequential(*modules, nn.Linear(sizes[-2], sizes[-1])).to(getattr(torch, config.dtype))
     initialize(model, "kaiming", activation=config.network.activation, seed=seed)
     return model
 
 
 class Learner:
-    """One network that learns example by example.
+    """One network, or several side by side, that learn example by example.
 
     Args:
       config: settings of the experiment.
-      seed: seed of the initial weights and of the method.
-      inputs: number of inputs of the network.
-      loss: function of outputs [1, outputs] and targets.
-      device: where it learns.
+      seed: seed of the initial weights and of the method; several are several networks in a stack.
+      inputs: number of inputs of a network.
+      loss: function of outputs [1, outputs] and targets; for several networks it returns the loss of each.
+      device: where they learn.
     """
 
     def __init__(
-        self, config: OnlineConfig, seed: int, inputs: int, loss: Callable[[Tensor, Tensor], Tensor], device: str
+        self,
+        config: OnlineConfig,
+        seed: int | Sequence[int],
+        inputs: int,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        device: str,
     ) -> None:
         self.loss = loss
         self.dtype, self.device = getattr(torch, config.dtype), torch.device(device)
         # Drawn on the CPU and then moved: the initial weights are the same on every device.
-        self.model = build_network(config, seed, inputs).to(self.device)
+        if isinstance(seed, int):
+            self.model = build_network(config, seed, inputs).to(self.device)
+        else:
+            self.model = stack([build_network(config, each, inputs) for each in seed]).to(self.device)
         self.optimizer = config.optimizer.make(self.model.parameters(), config.algorithm.decay)
         self.after_step = config.algorithm.after_step(self.model, self.optimizer, seed)
-        self.activations = [m for m in self.model if isinstance(m, tuple(ACTIVATIONS.values()))]
+        kinds = tuple(getattr(nn, activation.module) for activation in ACTIVATIONS.values())
+        self.activations = [m for m in self.model if isinstance(m, kinds)]
         self.layers = [m for m in self.model if isinstance(m, nn.Linear)]
         self.examples = 0
 
@@ -67,7 +69,7 @@ class Learner:
         self.optimizer.zero_grad()
         prediction = self.model(x)
         loss = self.loss(prediction, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.sum().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         if self.after_step is not None:
             self.after_step.step()

@@ -39,33 +39,33 @@ class TorchRuns:
         return {name: np.array([b[name] for b in bins]) for name in self._config.metrics}
 
     def state(self) -> Arrays:
-        return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in _flatten(run.state())}
+        return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in flatten(run.state())}
 
     def load_state(self, state: Arrays, examples: int) -> None:
         # Optimizers make their state at the first step.
         example = self._make(0)
         example.advance(1)
-        names = [name for name, _ in _flatten(example.state())]
+        names = [name for name, _ in flatten(example.state())]
         check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])
         for number, run in enumerate(self._runs):
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
-            run.load_state(_unflatten(own), examples)
+            run.load_state(unflatten(own), examples)
 
 
-def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Leaves of a nested state dict by path; the path also records what kind of leaf and key it was."""
     for key, value in tree.items():
         path = f"{prefix}{'#' if isinstance(key, int) else ''}{key}"
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}/")
+            yield from flatten(value, f"{path}/")
         elif isinstance(value, Tensor):
             yield f"{path}:tensor", value.detach().cpu().numpy().copy()
         elif value is not None:
             yield f"{path}:{'array' if isinstance(value, np.ndarray) else 'item'}", np.array(value)
 
 
-def _unflatten(arrays: Arrays) -> dict[str, Any]:
+def unflatten(arrays: Arrays) -> dict[str, Any]:
     tree: dict[str, Any] = {"model": {}, "optimizer": {}, "method": {}}
     for name, array in arrays.items():
         path, _, kind = name.rpartition(":")
@@ -76,5 +76,5 @@ def _unflatten(arrays: Arrays) -> dict[str, Any]:
         if kind == "tensor":
             node[leaf] = torch.from_numpy(array.copy())
         else:
-            node[leaf] = array.copy() if kind == "array" else array.item()
+            node[leaf] = array.copy() if kind == "array" else array.tolist()
     return tree

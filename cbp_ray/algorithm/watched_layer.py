@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from cbp_ray.algorithm.initialization import Distribution, UnitModule
-from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit
-from cbp_ray.algorithm.utility import Needs
+from cbp_ray.algorithm.initialization import UnitModule
+from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit, units_per_run
+from cbp_ray.initial_weights import Distribution
+from cbp_ray.presets import Needs
 
 
 class Consumer(NamedTuple):
@@ -27,7 +28,7 @@ class Consumer(NamedTuple):
 
 
 class Capture:
-    """Forward pre-hook of the first consumer: hands the units' outputs on. A copy of the model does not carry it along."""
+    """Forward pre-hook of the first consumer, which passes the units' outputs on. A copy of the model does not have it."""
 
     def __init__(self, receive: Callable[[Tensor], None] | None) -> None:
         self.receive = receive
@@ -47,14 +48,14 @@ class Observed(NamedTuple):
     """Averages over examples and positions, per unit; None where the utility does not need it."""
 
     mean: Tensor | None
-    """h."""
+    """Average of h."""
     activity: Tensor | None
-    """|h|, or |h - f̂|."""
+    """Average of |h|, or of |h - f̂|."""
     examples: int
-    """How many examples and positions these are averages of."""
+    """Number of examples and positions that these are averages of."""
 
     def joined(self, other: "Observed") -> "Observed":
-        """The average over both."""
+        """The averages over the examples of both."""
         examples = self.examples + other.examples
         share = other.examples / examples
 
@@ -72,14 +73,14 @@ class Statistics(Protocol):
         ...
 
     def magnitudes(self, weight: Tensor, rows: Tensor | None, columns: Tensor | None) -> bool:
-        """Writes Σ|w| over each row into `rows` and over each column into `columns`; None: not wanted."""
+        """Writes Σ|w| over each row into `rows` and over each column into `columns`, unless they are None."""
         ...
 
 
 class Scratch:
     """Memory for intermediate results, one piece for all uses: what it touches pushes the network out of the cache.
 
-    It is kept while shapes stay: asking the system for it anew may cost more than the work.
+    It is kept while shapes stay: asking the system for memory may cost more than the work.
     """
 
     def __init__(self) -> None:
@@ -98,13 +99,40 @@ class Scratch:
         return self.views[key]
 
 
-class Units:
-    """The units of one hidden layer."""
+class Population:
+    """Units that are compared with each other: those of one hidden layer, or in a stack of several runs those of one run.
+
+    It has what is counted on the host.
+    """
+
+    def __init__(self, layer: "WatchedLayer", run: int | None, seed: int) -> None:
+        self.layer, self.run, self.seed = layer, run, seed
+        self.name = layer.name if run is None else f"{layer.name}[{run}]"
+        self.count = layer.count if run is None else units_per_run(layer.unit)
+        self.offset = (run or 0) * self.count
+        """Where these units begin in their layer."""
+        start = layer.at.start + self.offset
+        self.at = slice(start, start + self.count)
+        """Where these units are in the averages of all layers."""
+        self.exposure = 0
+        """Sum over the steps so far of the units that the replacement rate applies to."""
+        self.replaced = 0
+        """Number of units replaced so far."""
+        self.nonfinite = 0
+        """Number of eligible units passed over so far because their utility was not finite."""
+        self.oldest_birth = 0
+        """Step in which the oldest of these units was made."""
+
+
+class WatchedLayer:
+    """One hidden layer: its modules, and what its units did since the last step."""
 
     mean: Tensor
-    """Where the average of h is put."""
+    """Where the average of h is written."""
     activity: Tensor
-    """Where that of |h| or |h - f̂| is put."""
+    """Where the average of |h| or |h - f̂| is written."""
+    populations: list[Population]
+    """The layer's units; in a stack of several runs, those of each run."""
 
     def __init__(
         self,
@@ -115,7 +143,7 @@ class Units:
         distribution: Distribution,
         needs: Needs,
         needs_mean: bool,
-        scratch: "Scratch",
+        scratch: Scratch,
     ) -> None:
         unit: Any = modules[layer.unit]
         self.number = number
@@ -129,23 +157,21 @@ class Units:
         self.norms = [modules[name] for name in layer.norms]
         self.distribution = distribution
         self.needs, self.needs_mean = needs, needs_mean
-        self.count: int = unit.weight.shape[0]
+        self.runs: int | None = getattr(unit, "runs", None)
+        self.count = units_per_run(unit) * (self.runs or 1)
         self.at = slice(start, start + self.count)
         """Where this layer's units are in the averages of all layers."""
-        self.fan_in: int = unit.weight[0].numel()
+        self.fan_in: int = unit.weight.numel() // self.count
         self.fan_out = sum(c.module.weight.numel() // self.count for c in self.consumers)
         half = unit.weight.dtype in (torch.float16, torch.bfloat16)
         self.dtype = torch.float32 if half else unit.weight.dtype
 
-        self.exposure = 0
-        self.replaced = 0
-        self.nonfinite = 0
         self.waiting = False
         self.pending: list[Tensor] = []
         self.folded: Observed | None = None
         self.scratch = scratch
         self.statistics: Statistics | None = None
-        self.fold_with: Callable[[Units], Tensor | None] | None = None
+        self.fold_with: Callable[[WatchedLayer], Tensor | None] | None = None
         self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive), with_kwargs=True)
 
     @property
@@ -153,7 +179,7 @@ class Units:
         return self.weight.device
 
     def receive(self, h: Tensor) -> None:
-        """Takes a forward pass's outputs. They are summed up at once, while they are in the cache, if f̂ is known already."""
+        """Takes the outputs of a forward pass. They are averaged at once, while they are in the cache, if f̂ is known."""
         if h.numel() == 0:
             return
         if not torch.compiler.is_compiling():
@@ -162,7 +188,7 @@ class Units:
             self.waiting = True
             self.pending.append(h)
         else:
-            # Outside of the compiled graph, which would otherwise be compiled anew for every number of forward passes.
+            # Outside of the compiled graph, which would otherwise be compiled again for every number of forward passes.
             self._receive_outside(h)
 
     def _receive_eagerly(self, h: Tensor) -> None:

@@ -1,0 +1,1 @@
+"""Parts of the torch method compiled with Numba: measurements of generate-and-test, and the step of Adam."""
