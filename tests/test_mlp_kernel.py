@@ -13,10 +13,12 @@ import pytest
 from cbp_ray_benchmarks import mnist as benchmark
 from mnist_help import NaiveMnistRun, general_engine, make_config, small_images
 
+from cbp_ray.algorithm.utility import NEEDS
 from cbp_ray.experiments import iterate_online, load_checkpoint, mnist_engine, run_online, save_checkpoint
 from cbp_ray.experiments.engine import metrics_of
 from cbp_ray.experiments.mnist_engine import MnistKernelEngine
 from cbp_ray.experiments.torch_mnist import MnistRun
+from cbp_ray.kernels.choices import NEEDS_INCOMING, NEEDS_OUTGOING, Utility
 from cbp_ray.kernels.mlp_replacement import SMALL
 from cbp_ray.kernels.mlp_state import State, matrix, of_level
 from cbp_ray.kernels.mlp_step import FAR, FETCHED, REFRESH
@@ -305,3 +307,8 @@ def test_the_benchmark_reports_both_engines_in_every_case(monkeypatch):
     assert all(c["torch_us"] > 0 and c["kernel_us"] > 0 and c["speedup"] > 0 for c in result["cases"])
     assert {c["algorithm"] for c in result["kernel_only"]} == {"l2", "online_norm"}
     assert benchmark.render(result).count("\n") == 2 * 4 + 2
+
+
+def test_kernels_and_torch_agree_what_a_utility_needs():
+    assert {u for u in Utility if NEEDS[u.name.lower()].magnitude_in} == set(NEEDS_INCOMING)
+    assert {u for u in Utility if NEEDS[u.name.lower()].magnitude_out} == set(NEEDS_OUTGOING)

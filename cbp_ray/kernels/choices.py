@@ -27,12 +27,7 @@ class Utility(IntEnum):
 NEEDS_INCOMING = (Utility.ADAPTATION, Utility.OVERALL)
 """Utilities in which Σ|w_in| has a part."""
 
-NEEDS_OUTGOING = (
-    Utility.WEIGHT_MAGNITUDE,
-    Utility.CONTRIBUTION,
-    Utility.MEAN_CORRECTED_CONTRIBUTION,
-    Utility.OVERALL,
-)
+NEEDS_OUTGOING = (Utility.WEIGHT_MAGNITUDE, Utility.CONTRIBUTION, Utility.MEAN_CORRECTED_CONTRIBUTION, Utility.OVERALL)
 """Utilities in which Σ|w_out| has a part."""
 
 
