@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 LEAKY_SLOPE = 0.01
 """Slope of the leaky ReLU below zero; PyTorch's default."""
+SATURATION = 0.9
+"""A unit is saturated when the magnitude of its output is more than this (appendix F of the paper)."""
+NORM_EPSILON = 1e-5
+"""ε of OnlineNorm, which stands before an activation: added to the variance."""
 
 
 class Activation(NamedTuple):

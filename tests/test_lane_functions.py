@@ -8,7 +8,7 @@ from numba import njit
 
 from cbp_ray.kernels import bit_stream, compilation
 from cbp_ray.kernels.activations import Activation, activate, exp_minus_one
-from cbp_ray.kernels.lanes import WIDTH, aligned_empty, flush_denormals, load, restore_denormals, square_root, store
+from cbp_ray.kernels.lanes import WIDTH, aligned_zeros, flush_denormals, load, restore_denormals, square_root, store
 
 # Largest |error| of h and dh/dx for x in [-30, 30], in units of the dtype's epsilon (1.2e-7 and 2.2e-16).
 # Swish's is relative to max(1, |x|).
@@ -46,7 +46,7 @@ def product_with_denormals_off(x, y):
 
 
 def grid(dtype, low=-30.0, high=30.0, rows=20_000):
-    x = aligned_empty(rows, dtype)
+    x = aligned_zeros(rows, dtype)
     x[...] = np.linspace(low, high, rows * WIDTH).reshape(rows, WIDTH)
     return x
 
@@ -100,7 +100,7 @@ def test_largest_relative_error_of_division_and_root(dtype):
 @pytest.mark.parametrize("name", LARGEST)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_infinite_and_undefined_inputs(name, dtype):
-    x = aligned_empty(1, dtype)
+    x = aligned_zeros(1, dtype)
     x[0] = 0
     x[0, :5] = [np.inf, -np.inf, np.nan, 1e30, -1e30]
     h, derivative = np.empty_like(x), np.empty_like(x)
@@ -112,7 +112,7 @@ def test_infinite_and_undefined_inputs(name, dtype):
 
 
 def test_denormals_are_flushed_and_the_mode_restored():
-    x = aligned_empty(1, np.float32)
+    x = aligned_zeros(1, np.float32)
     x[...] = 1.5 * np.finfo(np.float32).tiny
     y = np.empty_like(x)
     product_with_denormals_off(x, y)

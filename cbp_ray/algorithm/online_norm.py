@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cbp_ray.activations import NORM_EPSILON
 from cbp_ray.errors import InputError
 
 
@@ -42,7 +43,7 @@ class OnlineNorm(nn.Module):
     control_u: Tensor
 
     def __init__(
-        self, num_features: int, alpha_forward: float = 0.999, alpha_backward: float = 0.99, eps: float = 1e-5
+        self, num_features: int, alpha_forward: float = 0.999, alpha_backward: float = 0.99, eps: float = NORM_EPSILON
     ) -> None:
         super().__init__()
         for name, alpha in (("alpha_forward", alpha_forward), ("alpha_backward", alpha_backward)):

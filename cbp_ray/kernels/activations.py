@@ -9,9 +9,8 @@ from enum import IntEnum
 from math import log
 from typing import Any
 
-from numba import njit
-
-from cbp_ray.kernels.choices import LEAKY_SLOPE
+from cbp_ray.activations import LEAKY_SLOPE
+from cbp_ray.kernels.compilation import inlined
 from cbp_ray.kernels.lanes import is_single, multiply_add, round_to_integer, spread, times_power_of_two, where_greater
 
 
@@ -35,7 +34,7 @@ LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE = 6.93147180369123816490e-1, 1.90821492927058770
 LIMIT_SINGLE, LIMIT_DOUBLE = 87.0, 708.0
 
 
-@njit(forceinline=True)
+@inlined
 def _reduced_exponential(x: Any) -> Any:
     """Returns 2^k and q with e^x = 2^k (q + 1)."""
     limit = LIMIT_SINGLE if is_single(x) else LIMIT_DOUBLE
@@ -62,7 +61,7 @@ def _reduced_exponential(x: Any) -> Any:
     return times_power_of_two(spread(1.0, x), k), q
 
 
-@njit(forceinline=True)
+@inlined
 def exp_minus_one(x: Any) -> Any:
     """e^x - 1, with x clamped to ±87 (float32) or ±708 (float64). Not-a-number stays so."""
     scale, q = _reduced_exponential(x)
@@ -70,20 +69,20 @@ def exp_minus_one(x: Any) -> Any:
     return multiply_add(scale, q, scale - 1.0)
 
 
-@njit(forceinline=True)
+@inlined
 def exponential(x: Any) -> Any:
     """e^x, with x clamped as in `exp_minus_one`."""
     scale, q = _reduced_exponential(x)
     return multiply_add(scale, q, scale)
 
 
-@njit(forceinline=True)
+@inlined
 def logistic(x: Any) -> Any:
     """The logistic function 1 / (1 + e^-x)."""
     return 1.0 / (exp_minus_one(0.0 - x) + 2.0)
 
 
-@njit(forceinline=True)
+@inlined
 def activate(x: Any, activation: int) -> Any:
     """Returns the unit's output h and dh/dx. `activation` is a constant, so only one branch is compiled."""
     if activation == Activation.TANH:

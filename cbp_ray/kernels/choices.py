@@ -3,14 +3,8 @@
 from enum import IntEnum
 from typing import NamedTuple
 
-LEAKY_SLOPE = 0.01
-"""Slope of the leaky ReLU below zero."""
-
-NORM_EPSILON = 1e-5
-"""OnlineNorm's ε, added to the variance."""
-
-SATURATION = 0.9
-"""A unit counts as saturated while |h| is larger."""
+from cbp_ray.activations import NORM_EPSILON
+from cbp_ray.presets import NEEDS
 
 
 class Utility(IntEnum):
@@ -24,16 +18,11 @@ class Utility(IntEnum):
     OVERALL = 5
 
 
-NEEDS_INCOMING = (Utility.ADAPTATION, Utility.OVERALL)
-"""Utilities in which Σ|w_in| has a part."""
+NEEDS_INCOMING = tuple(int(Utility[name.upper()]) for name, needs in NEEDS.items() if needs.magnitude_in)
+"""Codes of the utilities in which Σ|w_in| has a part."""
 
-NEEDS_OUTGOING = (
-    Utility.WEIGHT_MAGNITUDE,
-    Utility.CONTRIBUTION,
-    Utility.MEAN_CORRECTED_CONTRIBUTION,
-    Utility.OVERALL,
-)
-"""Utilities in which Σ|w_out| has a part."""
+NEEDS_OUTGOING = tuple(int(Utility[name.upper()]) for name, needs in NEEDS.items() if needs.magnitude_out)
+"""Codes of the utilities in which Σ|w_out| has a part."""
 
 
 class Choices(NamedTuple):

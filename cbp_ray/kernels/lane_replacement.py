@@ -7,19 +7,19 @@ path looks for its unit. `tests/naive.py` is the same once more, without lanes.
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from cbp_ray.kernels import lanes
 from cbp_ray.kernels.choices import Utility
+from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lane_state import Total, output_bias_row, unit_rows
 from cbp_ray.kernels.lanes import any_positive, floor, load, store, where_greater, widen
 from cbp_ray.kernels.random_draws import NEW_UNIT, RANDOM_UTILITY, ZERO, uniform
-from cbp_ray.kernels.rules import follow_utility
+from cbp_ray.kernels.rules import follow_utility, smallest_finite
 
 WIDTH = lanes.WIDTH
 
 
-@njit(forceinline=True)
+@inlined
 def follow_unit(
     state: Any, scratch: Any, choices: Any, numbers: Any, i: int, inputs: int, h: Any, out: Any, magnitude: Any
 ) -> Any:
@@ -38,7 +38,7 @@ def follow_unit(
     return age
 
 
-@njit(forceinline=True)
+@inlined
 def schedule(state: Any, scratch: Any, choices: Any, numbers: Any, draws: Any, t: int, exposed: Any) -> Any:
     """Writes how many units of each lane are to be replaced into `scratch.due`. Returns whether there are any."""
     rate = numbers.replacement_rate
@@ -57,10 +57,10 @@ def schedule(state: Any, scratch: Any, choices: Any, numbers: Any, draws: Any, t
     return any_positive(due)
 
 
-@njit
+@separate
 def replace_where_due(state: Any, scratch: Any, choices: Any, numbers: Any, units: int, inputs: int) -> None:
     """In each lane that is due, replaces the eligible units with the smallest utilities. Ties go to the lowest index."""
-    u_hat = np.empty(units)
+    u_hat = scratch.u_hat
     for lane in range(WIDTH):
         due = int(scratch.due[0, lane])
         if due <= 0:
@@ -72,26 +72,19 @@ def replace_where_due(state: Any, scratch: Any, choices: Any, numbers: Any, unit
             else:
                 u = scratch.utility_before[i, lane] if choices.lagged else state.utility[i, lane]
                 u_hat[i] = u / state.correction[i, lane]  # Equation 7
-            if state.age[i, lane] > numbers.maturity_threshold and not np.isfinite(u_hat[i]):
+            if not state.age[i, lane] > numbers.maturity_threshold:
+                u_hat[i] = np.inf
+            elif not np.isfinite(u_hat[i]):
                 state.totals[Total.NONFINITE, lane] += 1
         for _ in range(due):
-            unit = smallest(u_hat, state.age, lane, numbers.maturity_threshold)
+            unit = smallest_finite(u_hat, 0, units)
             if unit < 0:
                 break
             replace_unit(state, choices, numbers, units, inputs, unit, lane)
+            u_hat[unit] = np.inf
 
 
-@njit
-def smallest(u_hat: Any, age: Any, lane: int, maturity_threshold: float) -> int:
-    """Returns the eligible unit with the smallest finite utility, or -1. A unit replaced in this step has age 0."""
-    best = -1
-    for i in range(len(u_hat)):
-        if age[i, lane] > maturity_threshold and np.isfinite(u_hat[i]) and (best < 0 or u_hat[i] < u_hat[best]):
-            best = i
-    return best
-
-
-@njit
+@separate
 def replace_unit(state: Any, choices: Any, numbers: Any, units: int, inputs: int, i: int, lane: int) -> None:
     """The generator: the one place, besides the gradient step, where weights and optimizer state change."""
     rows = unit_rows(i, inputs)

@@ -102,6 +102,8 @@ class Scratch(NamedTuple):
     utility_before: Array
     due: Array
     """Units to replace in this step: float64, one row."""
+    u_hat: Array
+    """û of the units of one lane: float64 [n]."""
 
 
 class Shape(NamedTuple):
@@ -141,7 +143,8 @@ def new_state(choices: Choices, shape: Shape, dtype: Any, seeds: NDArray[np.uint
 def new_scratch(shape: Shape, dtype: Any) -> Scratch:
     """Makes the working memory of a block."""
     per_unit = {name: aligned_zeros(shape.units, dtype) for name in Scratch._fields}
-    return Scratch(**per_unit | {"x": aligned_zeros(shape.inputs, dtype), "due": aligned_zeros(1, np.float64)})
+    others = {"x": aligned_zeros(shape.inputs, dtype), "due": aligned_zeros(1, np.float64), "u_hat": np.zeros(shape.units)}
+    return Scratch(**per_unit | others)
 
 
 def unit_parameters(parameters: Array, shape: Shape) -> Array:

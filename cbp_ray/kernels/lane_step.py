@@ -8,12 +8,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
-
-from cbp_ray.kernels import lanes, rules
+from cbp_ray.activations import SATURATION
+from cbp_ray.kernels import rules
 from cbp_ray.kernels.activations import activate
-from cbp_ray.kernels.choices import NO_CHOICES, SATURATION, Choices
-from cbp_ray.kernels.compilation import compile_cached
+from cbp_ray.kernels.choices import NO_CHOICES, Choices
+from cbp_ray.kernels.compilation import UNCOUNTED, compile_cached, inlined
 from cbp_ray.kernels.lane_replacement import follow_unit, replace_where_due, schedule
 from cbp_ray.kernels.lane_state import Total, output_bias_row, unit_rows
 from cbp_ray.kernels.lanes import (
@@ -33,7 +32,7 @@ from cbp_ray.kernels.lanes import (
 BITS_PER_WORD = 32
 
 
-@njit(forceinline=True)
+@inlined
 def place_bits(scratch: Any, bits: Any, position: int, constant: int, inputs: int, total: Any) -> Any:
     """Unpacks the inputs that change with every example. Returns the sum of all inputs, given that of the constant ones."""
     for j in range(constant, inputs):
@@ -44,7 +43,7 @@ def place_bits(scratch: Any, bits: Any, position: int, constant: int, inputs: in
     return total
 
 
-@njit(forceinline=True)
+@inlined
 def normalize(state: Any, scratch: Any, numbers: Any, i: int, x: Any, rows: Any) -> Any:
     """OnlineNorm forward for unit i, with its learned scale and bias."""
     y, sigma, mean, variance = rules.normalize(x, load(state.mean, i), load(state.variance, i), numbers)
@@ -55,7 +54,7 @@ def normalize(state: Any, scratch: Any, numbers: Any, i: int, x: Any, rows: Any)
     return multiply_add(load(state.parameters, rows.gain), y, load(state.parameters, rows.shift))
 
 
-@njit(forceinline=True)
+@inlined
 def control_gradient(state: Any, scratch: Any, numbers: Any, i: int, gradient: Any) -> Any:
     """OnlineNorm backward for unit i: the gradient by its normalized value becomes that by its pre-activation."""
     y, sigma = load(scratch.normalized, i), load(scratch.sigma, i)
@@ -65,7 +64,7 @@ def control_gradient(state: Any, scratch: Any, numbers: Any, i: int, gradient: A
     return gradient
 
 
-@njit(forceinline=True)
+@inlined
 def count_time_step(state: Any, choices: Any, numbers: Any, i: int) -> Any:
     """Adam's factors for this step of unit i, see `rules.adam_scales`; with SGD, which has none, two values of their type."""
     if not choices.adam:
@@ -77,7 +76,7 @@ def count_time_step(state: Any, choices: Any, numbers: Any, i: int) -> Any:
     return scale_1, scale_2
 
 
-@njit(forceinline=True)
+@inlined
 def update(state: Any, choices: Any, numbers: Any, row: int, delta: Any, x: Any, scale_1: Any, scale_2: Any) -> Any:
     """One optimizer step for the parameter in `row`, whose gradient is delta·x. Returns its new value."""
     w = load(state.parameters, row)
@@ -92,7 +91,7 @@ def update(state: Any, choices: Any, numbers: Any, row: int, delta: Any, x: Any,
     return w
 
 
-@njit(forceinline=True)
+@inlined
 def forward(state: Any, scratch: Any, choices: Any, numbers: Any, units: int, inputs: int) -> Any:
     """Returns the prediction. Leaves every unit's output and derivative in `scratch`."""
     prediction = load(state.parameters, output_bias_row(units, inputs))
@@ -110,7 +109,7 @@ def forward(state: Any, scratch: Any, choices: Any, numbers: Any, units: int, in
     return prediction
 
 
-@njit(forceinline=True)
+@inlined
 def learn_unit(
     state: Any, scratch: Any, choices: Any, numbers: Any, i: int, inputs: int, gradient: Any
 ) -> tuple[Any, Any, Any]:
@@ -137,17 +136,17 @@ def learn_unit(
     return delta, absolute(out), magnitude
 
 
-@njit(forceinline=True)
+@inlined
 def add_total(state: Any, row: int, value: Any) -> None:
     """Adds to one of the bin's sums."""
     store(state.totals, row, load(state.totals, row) + widen(value))
 
 
-def _make_learner(constant: Choices | None) -> Callable[..., None]:
-    """Makes the function that learns from examples; compiled for `constant` choices, or for those that it is given."""
+@functools.cache
+def specialised_learner(constant: Choices | None) -> Callable[..., None]:
+    """Makes the function that learns from examples, compiled for constant choices. From the disk cache after the first time."""
     fixed = constant is not None
     known = constant or NO_CHOICES
-    width = lanes.WIDTH
 
     def learner(
         state: Any,
@@ -176,7 +175,6 @@ def _make_learner(constant: Choices | None) -> Callable[..., None]:
           constant_inputs: how many inputs are set in `scratch.x` and stay.
           first_bit: position in `bits`.
         """
-        width  # noqa: B018  # part of the cache's key because it is a free variable
         use_wide_vectors()
         choices = known if fixed else given
         before = flush_denormals()
@@ -218,16 +216,8 @@ def _make_learner(constant: Choices | None) -> Callable[..., None]:
         add_total(state, Total.INPUT_GRADIENT, input_gradient)
         restore_denormals(before)
 
-    return compile_cached(learner)
+    return compile_cached(learner, **UNCOUNTED)
 
 
-@functools.cache
-def specialised_learner(choices: Choices) -> Callable[..., None]:
-    """The learner for constant `choices`. From the disk cache after the first time."""
-    return _make_learner(choices)
-
-
-@functools.cache
-def unspecialised_learner() -> Callable[..., None]:
-    """The learner compiled once for all choices, which it takes at run time: slower, and the same numbers. For tests."""
-    return _make_learner(None)
+unspecialised_learner = functools.partial(specialised_learner, None)
+"""Makes the same function for tests, compiled once for all choices, which it takes at run time: slower, the same numbers."""

@@ -52,19 +52,17 @@ def _vector(dtype: types.Float, width: int) -> ir.VectorType:
     return ir.VectorType(_element(dtype), width)
 
 
-def aligned_empty(rows: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """A `[rows, WIDTH]` array on a cache-line boundary: an unaligned 64-byte access costs two."""
-    size = rows * WIDTH * np.dtype(dtype).itemsize
-    raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
+def aligned_flat(size: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """A flat array of zeros on a cache-line boundary: an unaligned 64-byte access costs two."""
+    length = size * np.dtype(dtype).itemsize
+    raw = np.zeros(length + ALIGNMENT, dtype=np.uint8)
     offset = -raw.ctypes.data % ALIGNMENT
-    return np.asarray(raw[offset : offset + size].view(dtype).reshape(rows, WIDTH))
+    return np.asarray(raw[offset : offset + length].view(dtype))
 
 
 def aligned_zeros(rows: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """`aligned_empty`, filled with zeros."""
-    array = aligned_empty(rows, dtype)
-    array[...] = 0
-    return array
+    """A `[rows, WIDTH]` array of zeros on a cache-line boundary."""
+    return aligned_flat(rows * WIDTH, dtype).reshape(rows, WIDTH)
 
 
 def _splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:

@@ -14,7 +14,7 @@ from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lanes import absolute, spread
 from cbp_ray.kernels.mlp_state import Total
 from cbp_ray.kernels.random_draws import BERNOULLI, NEW_UNIT, RANDOM_UTILITY, fill_uniforms, uniform
-from cbp_ray.kernels.rules import follow_utility
+from cbp_ray.kernels.rules import follow_utility, smallest_finite
 from cbp_ray.kernels.vectors import VECTOR, load_at, store_at, total
 
 SMALL = 1 << 17
@@ -127,18 +127,16 @@ def replace_smallest(
     mature_before = state.steps[0] - numbers.maturity_threshold
     first, last = layout.unit[level], layout.unit[level] + layout.size[level]
     for k in range(first, last):
-        if state.birth[k] < mature_before and not np.isfinite(scratch.u_hat[k]):
+        if not state.birth[k] < mature_before:
+            scratch.u_hat[k] = np.inf
+        elif not np.isfinite(scratch.u_hat[k]):
             state.totals[Total.NONFINITE] += 1
     for _ in range(due):
-        best = -1
-        for k in range(first, last):
-            # A unit that was replaced in this step is not mature.
-            candidate = state.birth[k] < mature_before and np.isfinite(scratch.u_hat[k])
-            if candidate and (best < 0 or scratch.u_hat[k] < scratch.u_hat[best]):
-                best = k
+        best = smallest_finite(scratch.u_hat, first, last)
         if best < 0:
             break
         replace_unit(state, layout, scratch, choices, bounds, level, best - first)
+        scratch.u_hat[best] = np.inf
     if layout.size[level] * layout.stride[level] <= SMALL:
         # A unit whose inputs have all been replaced has Σ|w_in| = 0 and nothing else; subtracting leaves rounding errors.
         measure(state, layout, level)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cbp_ray.kernels.vectors import VECTOR, aligned_flat, padded
+from cbp_ray.kernels.lanes import aligned_flat
+from cbp_ray.kernels.vectors import VECTOR, padded
 
 Array = np.ndarray[Any, Any]
 ROWS = 4

@@ -45,7 +45,7 @@ REFRESH = 1024
 
 @inlined
 def fill_up(layout: Any, scratch: Any, level: int, count: int) -> None:
-    """Ends a list of active units with the spare row."""
+    """Fills a level's list of active units up with the spare row."""
     start = layout.first_active[level]
     while count % ROWS:
         scratch.active[start + count] = layout.size[level]
@@ -92,7 +92,7 @@ def prefetch_rows(state: Any, layout: Any, scratch: Any, layer: int, following: 
 
 @inlined
 def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) -> None:
-    """z = Wᵀh + b of a layer into `scratch.h`."""
+    """Writes z = Wᵀh + b of a layer into `scratch.h`."""
     z, stride, first = layout.unit[layer + 1], layout.stride[layer], layout.weight[layer]
     start = layout.first_active[layer]
     w, h = state.weights, scratch.h
@@ -134,7 +134,7 @@ def normalize(state: Any, scratch: Any, numbers: Any, k: int, x: Any) -> Any:
 
 @inlined
 def activate_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
-    """Pre-activations become outputs; lists the active units."""
+    """Turns a level's pre-activations into outputs, and lists its active units."""
     unit, n, start = layout.unit[level], layout.size[level], layout.first_active[level]
     for k in range(unit, layout.unit[level + 1], VECTOR):
         z = load_at(scratch.h, k)
@@ -155,7 +155,7 @@ def activate_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers:
 
 @inlined
 def classify(state: Any, layout: Any, scratch: Any, level: int, label: int) -> None:
-    """Accuracy, cross-entropy and its gradient by the outputs, into `scratch.delta`."""
+    """Counts accuracy and cross-entropy, and writes the gradient by the outputs into `scratch.delta`."""
     unit, n = layout.unit[level], layout.size[level]
     best = 0
     for i in range(1, n):
@@ -178,7 +178,7 @@ def classify(state: Any, layout: Any, scratch: Any, level: int, label: int) -> N
 
 @inlined
 def clear_delta(layout: Any, scratch: Any, level: int) -> None:
-    """Units that are not active get no gradient."""
+    """Sets a level's δ to 0: units that are not active get no gradient."""
     for k in range(layout.unit[level], layout.unit[level + 1], VECTOR):
         store_at(scratch.delta, k, spread(0.0, load_at(scratch.delta, k)))
 
@@ -267,7 +267,7 @@ def sgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, 
 
 @inlined
 def store_delta(layout: Any, scratch: Any, choices: Any, below: int, layer: int, j: int, gradient: Any, scale: float) -> None:
-    """δ of unit j, given Σ w δ over what it feeds. The spare row is no unit."""
+    """Writes δ of unit j, given Σ w δ over what it feeds. The spare row is no unit."""
     if j < layout.size[layer]:
         if choices.decays:
             gradient = gradient * scale
@@ -293,17 +293,10 @@ def adam_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any,
             delta, w = load_at(scratch.delta, above + i), load_at(state.weights, row + i)
             dot = multiply_add(w, delta, dot)
             column_1, column_2 = load_at(scratch.inverse_1, above + i), load_at(scratch.inverse_2, above + i)
-            w = adam(
-                state.weights,
-                state.first,
-                state.second,
-                choices,
-                numbers,
-                row + i,
-                delta * x,
-                where_greater(column_1, scale_1, column_1, scale_1),
-                where_greater(column_2, scale_2, column_2, scale_2),
-            )
+            larger_1 = where_greater(column_1, scale_1, column_1, scale_1)
+            larger_2 = where_greater(column_2, scale_2, column_2, scale_2)
+            moments = state.first, state.second
+            w = adam(state.weights, *moments, choices, numbers, row + i, delta * x, larger_1, larger_2)
             if sums_in or sums_out:
                 size = absolute(w)
             if sums_in:
@@ -341,7 +334,7 @@ def step_vector(values: Any, first: Any, second: Any, scratch: Any, choices: Any
 
 @inlined
 def learn_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
-    """Given δ of a level's outputs: the gradient control of OnlineNorm, and the parameters by unit."""
+    """Given δ of a level's outputs, applies OnlineNorm's gradient control and updates the parameters by unit."""
     hidden = level < len(layout.size) - 1
     for k in range(layout.unit[level], layout.unit[level + 1], VECTOR):
         delta = load_at(scratch.delta, k)
@@ -369,10 +362,11 @@ def count_time_steps(state: Any, layout: Any, scratch: Any, numbers: Any) -> Non
         store_at(scratch.inverse_2, k, scale_2)
 
 
-def _make_classifier(constant: Choices | None) -> Callable[..., None]:
-    """Learns from images one after the other; compiled for `constant` choices, or for those that it is given.
+@functools.cache
+def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
+    """Makes the function that learns from images, compiled for constant choices. From the disk cache after the first time.
 
-    Not a part that is inlined: it would be compiled twice, once for itself.
+    The body is not a part that is inlined: it would be compiled twice, once for itself.
     """
     fixed = constant is not None
     known = constant or NO_CHOICES
@@ -389,7 +383,7 @@ def _make_classifier(constant: Choices | None) -> Callable[..., None]:
         given: Any,
         numbers: Any,
     ) -> None:
-        """Learns from the images `order`.
+        """Learns from the images `order`, one after the other.
 
         Args:
           state, layout, scratch: the run.
@@ -398,8 +392,8 @@ def _make_classifier(constant: Choices | None) -> Callable[..., None]:
           where: int64 [pixels], where each pixel goes.
           shades: [256], the input for each value of a pixel.
           bounds: float64 [layers], of the distribution of new weights.
-          given: choices; see `choices`.
-          numbers: see `choices`.
+          given: `Choices`; ignored by a specialised classifier.
+          numbers: `Numbers`.
         """
         use_wide_vectors()
         choices = known if fixed else given
@@ -438,13 +432,5 @@ def _make_classifier(constant: Choices | None) -> Callable[..., None]:
     return compile_cached(learner, **UNCOUNTED)
 
 
-@functools.cache
-def specialised_classifier(choices: Choices) -> Callable[..., None]:
-    """Compiled for constant `choices`, after which no branch on one is left. From the disk cache after the first time."""
-    return _make_classifier(choices)
-
-
-@functools.cache
-def unspecialised_classifier() -> Callable[..., None]:
-    """Compiled once for all choices, which it takes at run time: slower, and the same numbers. For tests."""
-    return _make_classifier(None)
+unspecialised_classifier = functools.partial(specialised_classifier, None)
+"""Makes the same function for tests, compiled once for all choices, which it takes at run time: slower, the same numbers."""

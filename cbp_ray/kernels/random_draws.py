@@ -3,26 +3,25 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from cbp_ray import randomness
-from cbp_ray.kernels.compilation import separate
+from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.randomness import UNIT_SCALE, Purpose
 
 INPUTS, NEW_UNIT = np.uint64(Purpose.INPUTS), np.uint64(Purpose.NEW_UNIT)
 RANDOM_UTILITY, BERNOULLI = np.uint64(Purpose.RANDOM_UTILITY), np.uint64(Purpose.BERNOULLI)
 ZERO, MANTISSA_SHIFT = np.uint64(0), np.uint64(11)
 
-philox_block = njit(randomness.philox_block)
+philox_block = separate(randomness.philox_block)
 
 
-@njit(forceinline=True)
+@inlined
 def as_uniform(word: Any) -> Any:
     """A 64-bit word as a number in [0, 1)."""
     return np.float64(word >> MANTISSA_SHIFT) * UNIT_SCALE
 
 
-@njit
+@separate
 def uniform(seed: Any, purpose: Any, number: Any, layer: Any, word: int) -> Any:
     """Number `word` of `randomness.uniforms(seed, purpose, …, address=(number, layer, 0))`."""
     block = philox_block(seed, purpose, np.uint64(word // 4), number, layer, ZERO)

@@ -1,4 +1,4 @@
-"""The equations of learning, each once for both kernels: functions of values, which load and store nothing.
+"""The equations of learning, each once for both kernels: functions of values, which store nothing.
 
 A value is `Lanes`, one number per run in the lane kernel and one per unit in the MLP kernel. The order of operations and the
 fused multiply-adds are part of every result. `tests/naive.py` is the same once more, on single numbers.
@@ -6,25 +6,26 @@ fused multiply-adds are part of every result. `tests/naive.py` is the same once 
 
 from typing import Any
 
-from numba import njit
+import numpy as np
 
 from cbp_ray.kernels.choices import Utility
+from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lanes import absolute, multiply_add, spread, square_root
 
 
-@njit(forceinline=True)
+@inlined
 def running_average(average: Any, value: Any, rate: float) -> Any:
     """β·average + (1 - β)·value, for Adam's moments, OnlineNorm's mean, and Equations 2 and 6 of the paper."""
     return multiply_add(rate, average, (1 - rate) * value)
 
 
-@njit(forceinline=True)
+@inlined
 def grown(correction: Any, rate: float) -> Any:
     """1 - βᵗ from 1 - βᵗ⁻¹: the running average of a constant 1, which unlike the formula never cancels."""
     return running_average(correction, 1.0, rate)
 
 
-@njit(forceinline=True)
+@inlined
 def sgd(w: Any, factor: Any, x: Any, choices: Any, numbers: Any) -> Any:
     """One step of SGD for parameters w, where factor·x is -α times their gradient.
 
@@ -35,14 +36,14 @@ def sgd(w: Any, factor: Any, x: Any, choices: Any, numbers: Any) -> Any:
     return multiply_add(factor, x, w)
 
 
-@njit(forceinline=True)
+@inlined
 def adam_scales(correction_1: Any, correction_2: Any, numbers: Any) -> Any:
     """Counts one time step of Adam: the new 1 - β₁ᵗ and 1 - β₂ᵗ, then α / (1 - β₁ᵗ) and 1 / (1 - β₂ᵗ)."""
     correction_1, correction_2 = grown(correction_1, numbers.beta_1), grown(correction_2, numbers.beta_2)
     return correction_1, correction_2, numbers.step_size / correction_1, 1.0 / correction_2
 
 
-@njit(forceinline=True)
+@inlined
 def adam(w: Any, m: Any, v: Any, g: Any, scale_1: Any, scale_2: Any, choices: Any, numbers: Any) -> Any:
     """One step of Adam for parameters w with gradient g, given what `adam_scales` made. Returns the new w, m and v."""
     if choices.decays:
@@ -52,7 +53,7 @@ def adam(w: Any, m: Any, v: Any, g: Any, scale_1: Any, scale_2: Any, choices: An
     return w - scale_1 * m / (square_root(v * scale_2) + numbers.epsilon), m, v
 
 
-@njit(forceinline=True)
+@inlined
 def normalize(x: Any, mean: Any, variance: Any, numbers: Any) -> Any:
     """OnlineNorm forward (Chiley et al. 2019, equation 8). Returns y and σ, and the new mean and variance."""
     alpha = numbers.alpha_forward
@@ -62,7 +63,7 @@ def normalize(x: Any, mean: Any, variance: Any, numbers: Any) -> Any:
     return deviation / sigma, sigma, running_average(mean, x, alpha), variance
 
 
-@njit(forceinline=True)
+@inlined
 def control(g: Any, y: Any, sigma: Any, u: Any, v: Any, numbers: Any) -> Any:
     """OnlineNorm backward (equations 10 to 12): the gradient by y becomes that by x. Returns it, and the new u and v."""
     rate = 1 - numbers.alpha_backward
@@ -73,7 +74,7 @@ def control(g: Any, y: Any, sigma: Any, u: Any, v: Any, numbers: Any) -> Any:
     return g, u + g, v
 
 
-@njit(forceinline=True)
+@inlined
 def instantaneous(h: Any, f: Any, correction: Any, out: Any, magnitude: Any, choices: Any) -> Any:
     """What a step adds to the running average of a utility other than the random one; see `cbp_ray.algorithm.utility`."""
     if choices.utility == Utility.WEIGHT_MAGNITUDE:
@@ -90,7 +91,7 @@ def instantaneous(h: Any, f: Any, correction: Any, out: Any, magnitude: Any, cho
     return y
 
 
-@njit(forceinline=True)
+@inlined
 def follow_utility(
     h: Any, f_tm1: Any, u_tm1: Any, correction: Any, out: Any, magnitude: Any, choices: Any, numbers: Any
 ) -> Any:
@@ -102,3 +103,13 @@ def follow_utility(
         y = instantaneous(h, f_tm1 if choices.lagged else f_t, correction, out, magnitude, choices)
         u_t = running_average(u_tm1, y, eta)  # Equation 6
     return f_t, u_t, correction
+
+
+@separate
+def smallest_finite(u_hat: Any, first: int, last: int) -> int:
+    """The place of the smallest finite number in `u_hat[first:last]`, the first of equals; -1 if there is none."""
+    best = -1
+    for k in range(first, last):
+        if np.isfinite(u_hat[k]) and (best < 0 or u_hat[k] < u_hat[best]):
+            best = k
+    return best

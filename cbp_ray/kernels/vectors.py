@@ -6,12 +6,11 @@ Rows of weights are padded to whole vectors with zeros, so no loop has a remaind
 from typing import Any
 
 import llvmlite.ir as ir
-import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from cbp_ray.kernels.compilation import inlined
-from cbp_ray.kernels.lanes import ALIGNMENT, Lanes
+from cbp_ray.kernels.lanes import Lanes
 
 VECTOR = 16
 """Numbers per vector: one AVX-512 register of float32, two of float64."""
@@ -20,14 +19,6 @@ VECTOR = 16
 def padded(count: int) -> int:
     """`count` rounded up to whole vectors."""
     return -(-count // VECTOR) * VECTOR
-
-
-def aligned_flat(size: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """Zeros on a cache-line boundary."""
-    length = size * np.dtype(dtype).itemsize
-    raw = np.zeros(length + ALIGNMENT, dtype=np.uint8)
-    offset = -raw.ctypes.data % ALIGNMENT
-    return np.asarray(raw[offset : offset + length].view(dtype))
 
 
 def _pointer(context: Any, builder: Any, array_type: types.Array, array: Any, position: Any, position_type: Any) -> Any:

@@ -7,14 +7,13 @@ import torch
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor
 
+from cbp_ray.activations import SATURATION
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.network import HiddenLayer
 from cbp_ray.algorithm.step_report import StepReport
 from cbp_ray.algorithm.watched_layer import Capture
 from cbp_ray.experiments.hidden_outputs import describe
 
-SATURATED = 0.9
-"""A feature is saturated when the magnitude of its output is more than this (appendix F of the paper)."""
 DORMANT = 0.01
 """A unit is dormant when its mean |h| is at most this fraction of the layer's (Sokar et al. 2023)."""
 QUANTILES = (0.05, 0.5, 0.95)
@@ -74,6 +73,6 @@ def of_activations(h: Tensor) -> dict[str, float]:
     by_unit = magnitude.mean(0)
     return {
         "dormant_fraction": float((by_unit <= DORMANT * by_unit.mean()).double().mean()),
-        "saturated_fraction": float((magnitude > SATURATED).double().mean()),
+        "saturated_fraction": float((magnitude > SATURATION).double().mean()),
         "stable_rank": describe(h.double().cpu().numpy()).stable_rank,
     }

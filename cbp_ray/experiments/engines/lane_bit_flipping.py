@@ -13,7 +13,7 @@ from cbp_ray.initial_weights import initial_weights
 from cbp_ray.kernels import bit_stream
 from cbp_ray.kernels.lane_state import Shape, State, Total, new_scratch, new_state, unit_parameters, unit_rows
 from cbp_ray.kernels.lane_step import specialised_learner
-from cbp_ray.kernels.lanes import WIDTH, aligned_empty, aligned_zeros
+from cbp_ray.kernels.lanes import WIDTH, aligned_zeros
 from cbp_ray.problems.bit_flipping import TABLE_BITS, BitFlippingConfig
 
 CHUNK = 2048
@@ -86,9 +86,9 @@ class LaneBlock:
         self._first_epoch, self._epoch = 0, -1
         self._table = aligned_zeros(1 << self.random_bits if self.random_bits <= TABLE_BITS else 1, self.dtype)
         blocks = CHUNK * self.random_bits // BITS_PER_PHILOX_BLOCK + 2
-        self._bits = aligned_empty(blocks * bit_stream.WORDS_PER_BLOCK, np.uint32)
-        self._targets = aligned_empty(CHUNK, self.dtype)
-        self._draws = aligned_empty(CHUNK if self.choices.bernoulli else 1, np.float64)
+        self._bits = aligned_zeros(blocks * bit_stream.WORDS_PER_BLOCK, np.uint32)
+        self._targets = aligned_zeros(CHUNK, self.dtype)
+        self._draws = aligned_zeros(CHUNK if self.choices.bernoulli else 1, np.float64)
 
     def _initialize(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
         units = unit_parameters(self.state.parameters, self.shape)

@@ -6,13 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cbp_ray.activations import SATURATION
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.torch_learner import Learner
 from cbp_ray.experiments.engines.torch_runs import TorchRuns
 from cbp_ray.problems.bit_flipping import BitFlippingConfig
-
-SATURATION = 0.9
-"""A unit is saturated when the magnitude of its output is more than this (appendix F of the paper)."""
 
 
 def make_engine(config: OnlineConfig, seeds: Sequence[int], device: str) -> TorchRuns:
