@@ -62,7 +62,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 @functools.cache
 def source_fingerprint() -> str:
-    """A hash of everything that is compiled: all kernels, the compiled parts of the torch method, and the constants they use."""
+    """A hash of everything that is compiled: all kernels, the compiled parts of the torch method, and their constants."""
     paths = (*sorted(KERNELS.glob("*.py")), *sorted(COMPILED.glob("*.py")), *LEAVES)
     digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
     return hashlib.sha256(b"".join(digests)).hexdigest()
