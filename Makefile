@@ -45,5 +45,5 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@echo "Setting up $(VENV) (once, a few minutes)"
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
-	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[all,dev]'
 	@touch $@

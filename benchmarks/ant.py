@@ -15,7 +15,7 @@ import pybullet
 import pybullet_envs_gymnasium  # noqa: F401  (registers AntBulletEnv-v0)
 
 import rllib_ext  # noqa: F401  (registers SlipperyAnt-v0)
-from rllib_ext.slippery_ant import SlipperyAnt
+from rllib_ext.ant.environment import SlipperyAnt
 
 ROUNDS = 12
 STEPS = 400

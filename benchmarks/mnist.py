@@ -68,7 +68,7 @@ class Case:
 
     def _moved(self) -> int:
         """Bytes of weights that a step of SGD moves: rows of active inputs, read forward, read and written backward."""
-        layout, rows = self.kernel.layout, self.kernel.scratch.number
+        layout, rows = self.kernel.layout, self.kernel.scratch.active_count
         return int(sum(3 * 4 * rows[layer] * layout.stride[layer] for layer in range(self.kernel.layers)))
 
     def result(self) -> dict[str, Any]:

@@ -1,8 +1,13 @@
 """Continual Backprop for RLlib: the Slippery Ant environment and learners with generate-and-test."""
 
-from rllib_ext.config import ContinualPPOConfig
-from rllib_ext.registration import register
+from cbp_ray.extras import need
 
-__all__ = ["ContinualPPOConfig"]
+need("rllib", "ray", "gymnasium", "pybullet")
+
+from rllib_ext.ant.algorithm_mixin import slippery  # noqa: E402
+from rllib_ext.config import ContinualPPOConfig  # noqa: E402
+from rllib_ext.registration import register  # noqa: E402
+
+__all__ = ["ContinualPPOConfig", "slippery"]
 
 register()

@@ -1,9 +1,10 @@
 """Generate-and-test in RLlib's other algorithms: their configs and learners, otherwise as RLlib has them.
 
 Each config takes the calls of RLlib's own and `.continual_backprop(...)`. Networks are RLlib's defaults, except the Q-networks
-of SAC. What happens to target networks is in `rllib_ext.targets`.
+of SAC. What happens to target networks is in `rllib_ext.learners.targets`. Another algorithm is one more line; if its RLModule
+has parts of other names, `rllib_ext.learners.topology.NETWORKS` must name them.
 
-With Tune, `tune.Tuner(config.algo_class, param_space=config)`: Tune makes the config anew from the class that it is given, and
+With Tune, `tune.Tuner(config.algo_class, param_space=config)`: Tune makes the config again from the class that it is given, and
 RLlib's own classes would leave generate-and-test out.
 """
 
@@ -26,61 +27,49 @@ from ray.rllib.core.models.configs import MLPEncoderConfig
 from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm
 from rllib_ext.config import ContinualBackpropConfigMixin
-from rllib_ext.env_runner import SlipperyAlgorithm
-from rllib_ext.learner import ContinualBackpropLearnerMixin
+from rllib_ext.learners.mixin import ContinualBackpropLearnerMixin
 
 
-class ContinualAPPOTorchLearner(ContinualBackpropLearnerMixin, APPOTorchLearner):
-    """APPO with generate-and-test."""
+def continual(algorithm: Any, config: Any, learner: Any, module: str = __name__) -> tuple[Any, Any, Any]:
+    """Gives an algorithm of RLlib generate-and-test.
 
+    Args:
+      algorithm: its class.
+      config: its config's class.
+      learner: the class of its torch learner.
+      module: `__name__` of the module whose variables the results become, under the names below; pickle looks for them there.
 
-class ContinualIMPALATorchLearner(ContinualBackpropLearnerMixin, IMPALATorchLearner):
-    """IMPALA with generate-and-test."""
+    Returns:
+      The classes `Continual<algorithm>`, `Continual<algorithm>Config` and `Continual<learner>`.
+    """
 
+    class Learner(ContinualBackpropLearnerMixin, learner):
+        pass
 
-class ContinualSACTorchLearner(ContinualBackpropLearnerMixin, SACTorchLearner):
-    """SAC with generate-and-test on the policy and both Q-networks."""
+    class Algorithm(GlobalStepAlgorithm, algorithm):
+        @classmethod
+        def get_default_config(cls) -> Any:
+            return Config()
 
+    class Config(ContinualBackpropConfigMixin, config):
+        def __init__(self, algo_class: Any = None) -> None:
+            super().__init__(algo_class=algo_class or Algorithm)
 
-class ContinualDQNTorchLearner(ContinualBackpropLearnerMixin, DQNTorchLearner):
-    """DQN with generate-and-test."""
+        def get_default_learner_class(self) -> Any:
+            return Learner
 
-
-class ContinualAPPO(SlipperyAlgorithm, APPO):
-    """APPO, made from `ContinualAPPOConfig`."""
-
-    @classmethod
-    def get_default_config(cls) -> "ContinualAPPOConfig":
-        return ContinualAPPOConfig()
-
-
-class ContinualAPPOConfig(ContinualBackpropConfigMixin, APPOConfig):
-    """APPO with `.continual_backprop(...)`."""
-
-    def __init__(self, algo_class: Any = None) -> None:
-        super().__init__(algo_class=algo_class or ContinualAPPO)
-
-    def get_default_learner_class(self) -> Any:
-        return ContinualAPPOTorchLearner
-
-
-class ContinualIMPALA(SlipperyAlgorithm, IMPALA):
-    """IMPALA, made from `ContinualIMPALAConfig`."""
-
-    @classmethod
-    def get_default_config(cls) -> "ContinualIMPALAConfig":
-        return ContinualIMPALAConfig()
-
-
-class ContinualIMPALAConfig(ContinualBackpropConfigMixin, IMPALAConfig):
-    """IMPALA with `.continual_backprop(...)`."""
-
-    def __init__(self, algo_class: Any = None) -> None:
-        super().__init__(algo_class=algo_class or ContinualIMPALA)
-
-    def get_default_learner_class(self) -> Any:
-        return ContinualIMPALATorchLearner
+    name = algorithm.__name__
+    made = (
+        (Algorithm, f"Continual{name}", f"{name}, made from `Continual{name}Config`."),
+        (Config, f"Continual{name}Config", f"The config of {name} with `.continual_backprop(...)`."),
+        (Learner, f"Continual{learner.__name__}", f"The learner of {name} with generate-and-test."),
+    )
+    for each, class_name, docstring in made:
+        each.__name__ = each.__qualname__ = class_name
+        each.__module__, each.__doc__ = module, docstring
+    return Algorithm, Config, Learner
 
 
 class JoiningEncoder(TorchMLPEncoder):
@@ -105,40 +94,14 @@ class PlainSACCatalog(SACCatalog):
         return JoiningEncoder(config)
 
 
-class ContinualSAC(SlipperyAlgorithm, SAC):
-    """SAC, made from `ContinualSACConfig`."""
-
-    @classmethod
-    def get_default_config(cls) -> "ContinualSACConfig":
-        return ContinualSACConfig()
-
-
-class ContinualSACConfig(ContinualBackpropConfigMixin, SACConfig):
-    """SAC with `.continual_backprop(...)`."""
-
-    def __init__(self, algo_class: Any = None) -> None:
-        super().__init__(algo_class=algo_class or ContinualSAC)
-
-    def get_default_learner_class(self) -> Any:
-        return ContinualSACTorchLearner
+class PlainSACConfig(SACConfig):
+    """SAC with the networks of `PlainSACCatalog`."""
 
     def get_default_rl_module_spec(self) -> Any:
         return RLModuleSpec(module_class=DefaultSACTorchRLModule, catalog_class=PlainSACCatalog)
 
 
-class ContinualDQN(SlipperyAlgorithm, DQN):
-    """DQN, made from `ContinualDQNConfig`."""
-
-    @classmethod
-    def get_default_config(cls) -> "ContinualDQNConfig":
-        return ContinualDQNConfig()
-
-
-class ContinualDQNConfig(ContinualBackpropConfigMixin, DQNConfig):
-    """DQN with `.continual_backprop(...)`."""
-
-    def __init__(self, algo_class: Any = None) -> None:
-        super().__init__(algo_class=algo_class or ContinualDQN)
-
-    def get_default_learner_class(self) -> Any:
-        return ContinualDQNTorchLearner
+ContinualAPPO, ContinualAPPOConfig, ContinualAPPOTorchLearner = continual(APPO, APPOConfig, APPOTorchLearner)
+ContinualIMPALA, ContinualIMPALAConfig, ContinualIMPALATorchLearner = continual(IMPALA, IMPALAConfig, IMPALATorchLearner)
+ContinualSAC, ContinualSACConfig, ContinualSACTorchLearner = continual(SAC, PlainSACConfig, SACTorchLearner)
+ContinualDQN, ContinualDQNConfig, ContinualDQNTorchLearner = continual(DQN, DQNConfig, DQNTorchLearner)

@@ -1,6 +1,7 @@
 """RLlib configs with `.continual_backprop(...)`; that of Continual PPO has the paper's settings as defaults (appendix D)."""
 
 import logging
+from inspect import signature
 from typing import Any, Self
 
 import torch
@@ -9,24 +10,28 @@ from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS, NUM_MODULE_STEPS_TRAINED_LIFETIME
 
+from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.initialization import Distribution, Scheme
-from cbp_ray.algorithm.settings import PRESETS, Settings
+from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.utility import Utility
 from cbp_ray.errors import InputError
-from rllib_ext.env_runner import SlipperyAlgorithm, slippery
-from rllib_ext.topology import treatable_layers
+from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm, slippery
+from rllib_ext.ant.paper_settings import ppo_settings
+from rllib_ext.learners.topology import treatable_layers
 
 LOGGER = logging.getLogger(__name__)
 
 CALL = ".continual_backprop(replacement_rate=1e-4, maturity_threshold=100)"
 WITHOUT_UPDATE = "num_iterations_without_update"
-"""In the results: iterations, since the beginning, in which nothing was learned because nothing was sampled."""
+"""Name of a result: iterations so far in which nothing was learned because nothing was sampled."""
+DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in signature(GenerateAndTest).parameters.items()}
+"""What `GenerateAndTest` takes for what it is not told."""
 
 
 class ContinualBackpropConfigMixin(AlgorithmConfig):
     """Gives a config of RLlib the calls `.continual_backprop(...)` and `.training(weight_decay=...)`.
 
-    The config's learner class must have `rllib_ext.learner.ContinualBackpropLearnerMixin`.
+    The config's learner class must have `rllib_ext.learners.mixin.ContinualBackpropLearnerMixin`.
     """
 
     def __init__(self, algo_class: Any = None) -> None:
@@ -37,13 +42,13 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
     def continual_backprop(
         self,
         *,
-        replacement_rate: float = 1e-4,
-        maturity_threshold: int = 100,
-        decay_rate: float = 0.99,
-        utility: Utility | None = None,
-        preset: str = "paper",
-        replacement: str = "accumulate",
-        init: Scheme | dict[str, Distribution] | None = None,
+        replacement_rate: float = DEFAULTS["replacement_rate"],
+        maturity_threshold: int = DEFAULTS["maturity_threshold"],
+        decay_rate: float = DEFAULTS["decay_rate"],
+        utility: Utility | None = DEFAULTS["utility"],
+        preset: str = DEFAULTS["preset"],
+        replacement: str = DEFAULTS["replacement"],
+        init: Scheme | dict[str, Distribution] | None = DEFAULTS["init"],
         seed: int | None = None,
     ) -> Self:
         """Switches generate-and-test on, for every module that is trained.
@@ -82,8 +87,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
         super().training(**kwargs)
         if weight_decay is not NotProvided:
             self.weight_decay = weight_decay
-            if weight_decay == -1:  # what RLlib marks deprecated settings with, and drops before anything is validated
-                self._check_weight_decay()
+            self._check_weight_decay()
         return self
 
     def environment(self, *args: Any, **kwargs: Any) -> Self:
@@ -92,7 +96,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
         return slippery(self)
 
     def validate(self) -> None:
-        slippery(self)  # again, for whoever sets the environment without the call
+        slippery(self)  # again, because the environment may have been set without the call
         self._check_continual_backprop()
         super().validate()
 
@@ -146,18 +150,17 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    known = {name: value for name, value in settings.items() if name not in ("init", "seed", "utility")}
-    utility = settings["utility"]
-    if utility is None and settings["preset"] in PRESETS:
-        utility = PRESETS[settings["preset"]].utility
+    named = {name: value for name, value in settings.items() if name != "init"}
+    # What is not given can't be wrong.
+    named |= {name: value for name, value in (("utility", "overall"), ("seed", 0)) if named[name] is None}
     try:
-        Settings(**known, utility=utility, seed=settings["seed"] if settings["seed"] is not None else 0)
+        Settings(**named)
     except InputError as error:
         reason = str(error).removeprefix("GenerateAndTest: ")
         raise InputError(f".continual_backprop(...): {reason}; for example {CALL}") from error
 
 
-class ContinualPPO(SlipperyAlgorithm, PPO):
+class ContinualPPO(GlobalStepAlgorithm, PPO):
     """PPO that notices when an iteration made no update."""
 
     @classmethod
@@ -182,8 +185,8 @@ class ContinualPPO(SlipperyAlgorithm, PPO):
 class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
     """PPO as in the paper, and with `.continual_backprop(...)` Continual PPO; with `.training(weight_decay=...)` PPO+L2.
 
-    The networks are those of `rllib_ext.rl_module`. RLlib's KL term, clamp of the value loss and everything else that the
-    paper does not have are off.
+    The networks are those of `rllib_ext.learners.rl_module`. RLlib's KL term, clamp of the value loss and everything else that
+    the paper does not have are off.
 
     Example:
       >>> config = (
@@ -199,12 +202,7 @@ class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
         super().__init__(algo_class=algo_class or ContinualPPO)
         self.training(
             lr=1e-4,
-            train_batch_size_per_learner=4096,
-            num_epochs=10,
-            minibatch_size=128,
-            gamma=0.99,
-            lambda_=0.95,
-            clip_param=0.2,
+            **ppo_settings(),
             use_kl_loss=False,
             kl_coeff=0.0,
             entropy_coeff=0.0,
@@ -214,12 +212,12 @@ class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
         )
 
     def get_default_learner_class(self) -> Any:
-        from rllib_ext.ppo_learner import ContinualPPOTorchLearner
+        from rllib_ext.learners.ppo import ContinualPPOTorchLearner
 
         return ContinualPPOTorchLearner
 
     def get_default_rl_module_spec(self) -> Any:
-        from rllib_ext.rl_module import ContinualPPOTorchRLModule
+        from rllib_ext.learners.rl_module import ContinualPPOTorchRLModule
 
         return RLModuleSpec(module_class=ContinualPPOTorchRLModule)
 

@@ -14,14 +14,13 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
 from cbp_ray.problems import SlipperyAntConfig
+from rllib_ext.ant.episode_returns import ReturnBins, finished_episodes
+from rllib_ext.ant.friction import FRICTION, schedule_of
+from rllib_ext.ant.paper_settings import friction_settings, ppo_settings
 from rllib_ext.config import ContinualPPO, ContinualPPOConfig
-from rllib_ext.env_runner import FRICTION, schedule_of
-from rllib_ext.episode_returns import ReturnBins, finished_episodes
-from rllib_ext.learner import RESULTS
-from rllib_ext.learner_state import random_state, set_random_state
-from rllib_ext.nested_arrays import flatten, unflatten
-from rllib_ext.registration import ENVIRONMENT
-from rllib_ext.rollout_state import load_rollout_state, rollout_state
+from rllib_ext.learners.mixin import RESULTS
+from rllib_ext.plain_state import flatten, random_state, set_random_state, unflatten
+from rllib_ext.registration import ENVIRONMENT, register
 
 SEEDS = 2**31
 """NumPy's old generator, which RLlib seeds, takes no larger ones."""
@@ -45,27 +44,16 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
     assert isinstance(problem, SlipperyAntConfig)
     if seed >= SEEDS:
         raise InputError(f"seeds: must be below 2**31 for slippery_ant, got {seed}; use smaller ones")
-    friction = {
-        "period": problem.friction_period,
-        "low": problem.friction_low,
-        "high": problem.friction_high,
-        "initial": problem.friction_initial,
-    }
     activation = "silu" if config.network.activation == "swish" else config.network.activation
     result: ContinualPPOConfig = (
         ContinualPPOConfig()
-        .environment(ENVIRONMENT, env_config={FRICTION: friction})
+        .environment(ENVIRONMENT, env_config={FRICTION: friction_settings(problem)})
         .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
         .learners(num_learners=0)
         .rl_module(model_config={"fcnet_hiddens": list(config.network.hidden), "fcnet_activation": activation})
         .training(
             lr=config.optimizer.step_size,
-            train_batch_size_per_learner=problem.iteration_size,
-            num_epochs=problem.epochs,
-            minibatch_size=problem.minibatch_size,
-            gamma=problem.discount,
-            lambda_=problem.gae_lambda,
-            clip_param=problem.clip,
+            **ppo_settings(problem),
             weight_decay=algorithm.decay,
         )
         .debugging(seed=seed, log_level="ERROR")
@@ -82,6 +70,7 @@ class RllibEngine:
     """
 
     def __init__(self, config: OnlineConfig, seeds: tuple[int, ...]) -> None:
+        register()
         self.steps = 0
         self.runs = [_Run(config, seed) for seed in seeds]
         weakref.finalize(self, _stop, self.runs)
@@ -141,7 +130,7 @@ class _Run:
             set_random_state(outside)
 
     def build(self) -> ContinualPPO:
-        """Only when it is needed: it takes seconds."""
+        """The algorithm, made when it is first needed: it takes seconds."""
         if self.algorithm is None:
             self.algorithm = self.settings.build_algo()
         return self.algorithm
@@ -158,9 +147,10 @@ class _Run:
             layers = [numbers for numbers in learned.values() if isinstance(numbers, dict)]
             for ours, theirs in DIAGNOSTICS.items():
                 self.diagnostics[ours] = float(np.mean([layer.get(theirs, np.nan) for layer in layers] or [np.nan]))
+        episode_return, episodes = self.bins.take(target)
         return {
-            "episode_return": float(self.bins.means(target)[-1]),
-            "episodes": float(self.bins.episodes(target)[-1]),
+            "episode_return": episode_return,
+            "episodes": float(episodes),
             "friction": self.schedule.friction(target - 1),
             **self.diagnostics,
             "replacements": replaced,
@@ -170,7 +160,7 @@ class _Run:
         algorithm = self.build()
         own = {"steps": algorithm.global_step, "bins": self.bins.state_dict(), "diagnostics": self.diagnostics}
         runner = algorithm.env_runner_group.local_env_runner
-        whole = {"learner": algorithm.learner_group.get_state(), "rollout": rollout_state(runner)}
+        whole = {"learner": algorithm.learner_group.get_state(), "rollout": runner.rollout_state()}
         return {"own": np.array(json.dumps(own)), **flatten(whole)}
 
     def load_state(self, state: Arrays) -> None:
@@ -178,7 +168,7 @@ class _Run:
         own = json.loads(str(state.pop("own")))
         algorithm = self.build()
         whole = unflatten(state)
-        load_rollout_state(algorithm.env_runner_group.local_env_runner, whole["rollout"])
+        algorithm.env_runner_group.local_env_runner.load_rollout_state(whole["rollout"])
         # Last, because the random state is part of it.
         algorithm.learner_group.set_state(whole["learner"])
         algorithm.env_runner_group.sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)

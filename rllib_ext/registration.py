@@ -1,4 +1,4 @@
-"""Names that importing `rllib_ext` makes known, in every process of a cluster anew.
+"""Names that importing `rllib_ext` makes known in a process.
 
 These are `SlipperyAnt-v0` for Gymnasium and for Ray Tune.
 """
@@ -8,18 +8,18 @@ from typing import Any
 import gymnasium
 from ray.tune.registry import register_env
 
-from rllib_ext.slippery_ant import MAX_EPISODE_STEPS, SlipperyAnt
+from rllib_ext.ant.environment import MAX_EPISODE_STEPS, SlipperyAnt
 
 ENVIRONMENT = "SlipperyAnt-v0"
 
 
 def make(config: dict[str, Any]) -> gymnasium.Env[Any, Any]:
-    """For RLlib, which passes its `env_config`: the environment with its limit on steps, without checks of every call."""
+    """The environment for RLlib, from its `env_config`: with the limit on steps, without checks of every call."""
     return gymnasium.make(ENVIRONMENT, disable_env_checker=True, **config)
 
 
 def register() -> None:
-    """Makes them known to this process; once is enough, more does no harm."""
+    """Makes the names known to this process; calling it again does no harm."""
     if ENVIRONMENT not in gymnasium.registry:
         gymnasium.register(
             ENVIRONMENT,

@@ -12,8 +12,9 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import register_env
 
-from rllib_ext.env_runner import SlipperyAlgorithm, SlipperyEnvRunner
-from rllib_ext.slippery_ant import SlipperyAnt
+from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm
+from rllib_ext.ant.env_runner import SlipperyEnvRunner
+from rllib_ext.ant.environment import SlipperyAnt
 
 NAME = "CheapAnt"
 
@@ -63,14 +64,13 @@ class RecordingRunner(SlipperyEnvRunner):
         self.record: list[tuple[int, float]] = []
         super().__init__(**kwargs)
 
-    def _try_env_step(self, actions: Any) -> Any:
-        results = super()._try_env_step(actions)
+    def after_step(self, stepping: list[int]) -> None:
+        super().after_step(stepping)
         frictions = self.env.unwrapped.get_attr("friction")  # type: ignore[attr-defined]
         self.record += [(number, frictions[index]) for index, number in self._numbers.items()]
-        return results
 
 
-class CheapPPO(SlipperyAlgorithm, PPO):
+class CheapPPO(GlobalStepAlgorithm, PPO):
     """PPO whose runners know the global step."""
 
 

@@ -94,7 +94,7 @@ FALLS: dict[str, dict[Any, float]] = {
     "task_length": {10_000: 0.2, 100_000: 0.1, 1_000_000: 0.05},
     "width": {100: 0.12, 1000: 0.04},
 }
-"""Of the accuracy of BP, in a world like the paper's, where the mildest comes last."""
+"""How far the accuracy of BP falls in a world like the paper's; the mildest comes last."""
 
 
 def _classified(config: OnlineConfig, paper: bool, runs: int, number: int) -> Setting:

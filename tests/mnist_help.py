@@ -7,7 +7,7 @@ from online_reference import NaiveLearner
 
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
-from cbp_ray.kernels.mlp import general_classifier
+from cbp_ray.kernels.mlp_step import unspecialised_classifier
 from cbp_ray.problems import PermutedMnist
 from cbp_ray.problems.mnist_files import Images
 
@@ -39,7 +39,7 @@ def make_config(algorithm, optimizer=None, hidden=(7, 5), activation="relu", tas
 
 def general_engine(config, seeds, images=None):
     """The kernel engine without a compilation for this config."""
-    return MlpEngine(config, seeds, images or small_images(), general_classifier())
+    return MlpEngine(config, seeds, images or small_images(), unspecialised_classifier())
 
 
 class NaiveMnistRun(NaiveLearner):

@@ -8,13 +8,14 @@ from cheap_ant import CheapAnt, RecordingRunner, cheap_config
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 
 from cbp_ray.errors import InputError
-from rllib_ext import env_runner
+from rllib_ext.ant import open_env_runner
+from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm, slippery
+from rllib_ext.ant.env_runner import SlipperyEnvRunner
+from rllib_ext.ant.episode_returns import END_STEPS, RETURNS
+from rllib_ext.ant.friction import FrictionSchedule
+from rllib_ext.ant.global_steps import GlobalSteps
+from rllib_ext.ant.lean_connectors import LeanEnvToModule
 from rllib_ext.config import ContinualPPO, ContinualPPOConfig
-from rllib_ext.env_runner import SlipperyAlgorithm, SlipperyEnvRunner, slippery
-from rllib_ext.episode_returns import END_STEPS, RETURNS
-from rllib_ext.friction import FrictionSchedule
-from rllib_ext.global_steps import GlobalSteps
-from rllib_ext.lean_connectors import LeanEnvToModule
 
 SCHEDULE = FrictionSchedule(seed=5, period=100)
 
@@ -169,7 +170,7 @@ def test_lean_connectors_sample_what_rllibs_do(
         config = cheap_config(1, environments).env_runners(explore=explore)
         config.environment(normalize_actions=normalize, clip_actions=clip)
         if not lean:
-            monkeypatch.setattr(env_runner, "lean", lambda before, after, *_: (before, after))
+            monkeypatch.setattr(open_env_runner, "lean", lambda before, after, *_: (before, after))
         it = RecordingRunner(config=config, worker_index=1, num_workers=1)
         assert isinstance(it._env_to_module, LeanEnvToModule) == lean
         it.begin_at(0, 1, 0)
@@ -195,7 +196,7 @@ def test_lean_connectors_sample_what_rllibs_do(
 def test_slippery_configures_slippery_ant_and_nothing_else() -> None:
     config = real_config(1)
     assert config.env_runner_cls is SlipperyEnvRunner
-    assert issubclass(config.algo_class, SlipperyAlgorithm) and issubclass(config.algo_class, PPO)
+    assert issubclass(config.algo_class, GlobalStepAlgorithm) and issubclass(config.algo_class, PPO)
     assert slippery(config).algo_class is slippery(real_config(3)).algo_class is config.algo_class
     other = slippery(PPOConfig().environment("CartPole-v1"))
     assert other.env_runner_cls is PPOConfig().env_runner_cls and other.algo_class is PPO

@@ -13,8 +13,8 @@ from ray.tune.logger import TBXLoggerCallback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cbp_ray.sweeps import cluster
-from rllib_ext.episode_returns import finished_episodes
-from rllib_ext.friction import FrictionSchedule
+from rllib_ext.ant.episode_returns import finished_episodes
+from rllib_ext.ant.friction import FrictionSchedule
 
 pytestmark = pytest.mark.xdist_group("ray")
 SCHEDULE = FrictionSchedule(seed=5, period=100)

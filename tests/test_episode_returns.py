@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cbp_ray.errors import InputError
-from rllib_ext.episode_returns import ReturnBins, finished_episodes
+from rllib_ext.ant.episode_returns import ReturnBins, finished_episodes
 
 
 def episodes(seed: int, count: int) -> list[tuple[int, float]]:
@@ -21,20 +21,21 @@ def test_a_bin_holds_the_mean_of_the_episodes_that_end_in_it() -> None:
     ended, bins = episodes(0, 300), ReturnBins(bin_size=64)
     bins.add(ended)
     ref = [np.mean([value for step, value in ended if first <= step < first + 64]) for first in range(0, 1000, 64)]
+    means, counts = zip(*(bins.take(end) for end in [*range(64, 1000, 64), 1000]), strict=True)
     # Sums in another order.
-    np.testing.assert_allclose(bins.means(1000), ref, rtol=1e-12)
-    assert bins.ends(1000).tolist() == [*range(64, 1000, 64), 1000]
-    assert bins.episodes(1000).sum() == 300
+    np.testing.assert_allclose(means, ref, rtol=1e-12)
+    assert sum(counts) == 300
 
 
-def test_the_bins_of_the_paper_are_40_000_steps() -> None:
-    bins = ReturnBins()
+def test_a_bin_ends_before_the_first_step_of_the_next() -> None:
+    bins = ReturnBins(40_000)
     bins.add([(39_999, 1.0), (40_000, 2.0)])
-    assert bins.means(80_000).tolist() == [1.0, 2.0]
+    assert [bins.take(40_000), bins.take(80_000)] == [(1.0, 1), (2.0, 1)]
 
 
 def test_no_episode_gives_no_number() -> None:
-    assert np.isnan(ReturnBins(10).means(30)).all()
+    mean, count = ReturnBins(10).take(30)
+    assert np.isnan(mean) and count == 0
 
 
 def test_a_split_run_equals_the_unbroken_run() -> None:

@@ -17,9 +17,10 @@ from cbp_ray.experiments.engines import mlp_permuted_mnist
 from cbp_ray.figures import reproduce as reproduce_module
 from cbp_ray.figures.provenance import reproductions
 from cbp_ray.figures.registry import FIGURES, GROUPS
-from cbp_ray.figures.reproduce import join, load_figure
+from cbp_ray.figures.reproduce import load_figure
 from cbp_ray.problems import mnist_files
 from cbp_ray.results import Block, Store
+from cbp_ray.sweeps.sweep import join
 
 # Results are made once, in one process.
 pytestmark = pytest.mark.xdist_group("figures")

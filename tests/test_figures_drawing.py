@@ -143,8 +143,8 @@ def test_the_table_of_bins_has_means_and_standard_errors() -> None:
     one = setting(0.5, 0.9)
     table = tables.bins_table(Settings([one])).to_pydict()
     assert table["bin"] == list(range(50))
-    np.testing.assert_allclose(table["error_mean"], one.curves.mean(), rtol=1e-6)
-    np.testing.assert_allclose(table["error_se"], one.curves.standard_error(), rtol=1e-6)
+    np.testing.assert_allclose(table["error_mean"], one.curves.mean("error"), rtol=1e-6)
+    np.testing.assert_allclose(table["error_se"], one.curves.standard_error("error"), rtol=1e-6)
 
 
 def test_figures_share_their_runs() -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
-from rllib_ext.friction import FrictionSchedule
+from rllib_ext.ant.friction import FrictionSchedule
 
 
 def test_the_defaults_are_the_papers() -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from cbp_ray import Adam
-from rllib_ext import optimizers
-from rllib_ext.optimizers import FusedAdam, with_time_steps
+from rllib_ext.learners import optimizers
+from rllib_ext.learners.optimizers import FusedAdam, with_time_steps
 
 SHAPES = [(5, 3), (5,), (4, 5), (4,), (1, 4), (1,), (), (2, 3, 2, 2)]
 

@@ -28,7 +28,7 @@ LAYERS = (
     {"compiled"},
     {"methods", "problems"},
     {"kernels", "algorithm"},
-    {"validation"},
+    {"extras", "validation"},
     {"atomic_files", "errors", "gains", "randomness"},
 )
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

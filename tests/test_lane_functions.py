@@ -143,7 +143,9 @@ def copied_sources(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("changed", ["kernels/lanes.py", "kernels/bit_stream.py", "kernels/learner.py", "randomness.py"])
+@pytest.mark.parametrize(
+    "changed", ["kernels/lanes.py", "kernels/bit_stream.py", "kernels/lane_step.py", "kernels/rules.py", "randomness.py"]
+)
 def test_every_compiled_source_is_part_of_the_fingerprint(copied_sources, changed):
     before = compilation.source_fingerprint()
     assert compilation.source_fingerprint() == before
@@ -155,10 +157,10 @@ def test_every_compiled_source_is_part_of_the_fingerprint(copied_sources, change
 def test_the_fingerprint_is_part_of_every_cache_key(copied_sources):
     from numba.core.registry import cpu_target
 
-    from cbp_ray.kernels.learner import general_learner
+    from cbp_ray.kernels.lane_step import unspecialised_learner
 
     compiled = [f for f in vars(bit_stream).values() if hasattr(f, "py_func") and f.py_func.__module__ == bit_stream.__name__]
-    compiled += [general_learner()]
+    compiled += [unspecialised_learner()]
     assert len(compiled) == 7
     codegen = cpu_target.target_context.codegen()
     before = [f._cache._index_key((), codegen) for f in compiled]

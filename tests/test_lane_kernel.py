@@ -2,9 +2,9 @@
 
 The oracle takes a second or more for 20,000 examples even of a tiny network. So the full cross algorithm × optimizer ×
 activation is compared with the oracle at 4 inputs and 3 units, with the kernel compiled *once* for all choices
-(`general_learner`). Torch takes half a millisecond per example, so it goes through the same cross over few examples in which
-much happens. The version that is compiled for constant choices, which is what users run, is then compared with the general
-one bit for bit in one case per choice, and with torch in a few long cases at the paper's size.
+(`unspecialised_learner`). Torch takes half a millisecond per example, so it goes through the same cross over few examples in
+which much happens. The version that is compiled for constant choices, which is what users run, is then compared with the
+unspecialised one bit for bit in one case per choice, and with torch in a few long cases at the paper's size.
 """
 
 import functools
@@ -23,9 +23,9 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.experiments.engines.lane_bit_flipping import LaneEngine
 from cbp_ray.experiments.engines.torch_bit_flipping import make_engine
+from cbp_ray.kernels.lane_state import unit_parameters, unit_rows
+from cbp_ray.kernels.lane_step import specialised_learner, unspecialised_learner
 from cbp_ray.kernels.lanes import WIDTH
-from cbp_ray.kernels.learner import general_learner, specialised_learner
-from cbp_ray.kernels.learner_state import unit_parameters
 
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
 CBP = {"name": "cbp", "replacement_rate": 1e-3, "maturity_threshold": 20}
@@ -58,18 +58,8 @@ def make_config(algorithm, optimizer="sgd", activation="tanh", examples=20_000, 
     )
 
 
-def with_choices(config):
-    """The general learner with the signature of a specialised one."""
-    learner, choices = general_learner(), kernel_settings(config)[0]
-
-    def learn(state, scratch, bits, targets, draws, *rest):
-        learner(state, scratch, bits, targets, draws, choices, *rest)
-
-    return learn
-
-
 def compare_with_oracle(config, seed=5):
-    oracle, kernel = NaiveRun(config, seed), LaneEngine(config, [seed], with_choices(config))
+    oracle, kernel = NaiveRun(config, seed), LaneEngine(config, [seed], unspecialised_learner())
     for _ in range(config.bins):
         ref = oracle.advance(config.bin_size).mean()
         comp = kernel.advance(config.bin_size)
@@ -78,10 +68,11 @@ def compare_with_oracle(config, seed=5):
     block = kernel._blocks[0]
     units = unit_parameters(block.state.parameters, block.shape)[:, :, 0]
     m = config.problem.inputs
+    rows = unit_rows(0, m)
     np.testing.assert_allclose(units[:, :m], oracle.network.weights[0], rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(units[:, m], oracle.network.biases[0], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(units[:, rows.bias], oracle.network.biases[0], rtol=1e-7, atol=1e-9)
     if len(oracle.network.weights) > 1:
-        np.testing.assert_allclose(units[:, m + 1], oracle.network.weights[1][0], rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(units[:, rows.out], oracle.network.weights[1][0], rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(block.state.parameters[-1, 0], oracle.network.biases[1][0], rtol=1e-7, atol=1e-9)
     if oracle.gnt is not None:
         assert oracle.gnt.replaced[0] > 20
@@ -104,7 +95,7 @@ def test_kernel_equals_torch(algorithm, optimizer, activation):
     """Every metric in both bins; the second one's weights and errors depend on all that happened before."""
     settings = {"linear": {"name": "linear"}, "cbp": CBP | {"replacement_rate": 0.02}}
     config = make_config(settings.get(algorithm, algorithm), optimizer, activation, **TINY | {"flip_period": 60})
-    torch, kernel = make_engine(config, [5], "cpu"), LaneEngine(config, [5], with_choices(config))
+    torch, kernel = make_engine(config, [5], "cpu"), LaneEngine(config, [5], unspecialised_learner())
     replaced = 0
     for examples in (150, 130):
         ref, comp = torch.advance(examples), kernel.advance(examples)
@@ -146,14 +137,14 @@ def test_several_replacements_in_one_step_equal_oracle():
         (CBP | {"preset": "nature2024", "replacement": "bernoulli", "weight_decay": 1e-4}, "adam", "elu"),
     ],
 )
-def test_specialised_kernel_equals_general_one(algorithm, optimizer, activation):
+def test_specialised_kernel_equals_unspecialised_one(algorithm, optimizer, activation):
     config = make_config(algorithm, optimizer, activation)
-    general, special = LaneEngine(config, range(3), with_choices(config)), LaneEngine(config, range(3))
+    unspecialised, special = LaneEngine(config, range(3), unspecialised_learner()), LaneEngine(config, range(3))
     for _ in range(config.bins):
-        ref, comp = general.advance(config.bin_size), special.advance(config.bin_size)
+        ref, comp = unspecialised.advance(config.bin_size), special.advance(config.bin_size)
         for name in ref:
             np.testing.assert_array_equal(comp[name], ref[name])
-    ref, comp = general.state(), special.state()
+    ref, comp = unspecialised.state(), special.state()
     for name in ref:
         np.testing.assert_array_equal(comp[name], ref[name])
 
@@ -184,7 +175,7 @@ def test_float32_stays_within_the_standard_error_of_float64(algorithm, optimizer
     """Single runs part after a while, as in any float32 training; the curve over the seeds must not notice."""
     config = make_config(algorithm, optimizer, activation, inputs=20, flip_period=2_000, flipping_bits=15, examples=100_000)
     single = config.model_copy(update={"dtype": "float32"})
-    # The general learner: no compilation per case.
+    # The unspecialised learner: no compilation per case.
     ref, comp = (np.array(list(errors(c, range(2 * WIDTH)))).T for c in (config, single))
     standard_error = ref.std(axis=0, ddof=1) / np.sqrt(len(ref))
     assert (np.abs(comp.mean(axis=0) - ref.mean(axis=0)) < standard_error).all()
@@ -193,7 +184,7 @@ def test_float32_stays_within_the_standard_error_of_float64(algorithm, optimizer
 
 def errors(config, seeds):
     """[seeds], bin by bin."""
-    engine = LaneEngine(config, seeds, with_choices(config))
+    engine = LaneEngine(config, seeds, unspecialised_learner())
     for _ in range(config.bins):
         yield engine.advance(config.bin_size)["error"]
 
@@ -265,7 +256,7 @@ def test_dead_network_is_not_slower():
 
     dead = warmed_up()
     for block in dead._blocks:
-        unit_parameters(block.state.parameters, block.shape)[:, 20] = -1000  # biases
+        unit_parameters(block.state.parameters, block.shape)[:, unit_rows(0, 20).bias] = -1000
     dead.advance(20_000)  # Adam's first moments shrink by 0.9 per example, the averages by 0.99
     assert dead.advance(1_000)["dead"].min() == 1
     assert min(seconds(dead) for _ in range(9)) < 1.5 * min(seconds(warmed_up()) for _ in range(9))
@@ -276,7 +267,7 @@ def test_large_seeds_are_the_same_seeds_in_torch():
     algorithm = CBP | {"replacement_rate": 0.02, "utility": "random", "replacement": "bernoulli"}
     config = make_config(algorithm, **TINY | {"flip_period": 60})
     seeds = [2**63, 2**64 - 1]
-    ref, comp = make_engine(config, seeds, "cpu").advance(200), LaneEngine(config, seeds, with_choices(config)).advance(200)
+    ref, comp = make_engine(config, seeds, "cpu").advance(200), LaneEngine(config, seeds, unspecialised_learner()).advance(200)
     assert ref["replacements"].min() > 3
     for name in ref:
         np.testing.assert_allclose(comp[name], ref[name], rtol=1e-9, err_msg=name)
@@ -287,11 +278,11 @@ def test_rate_zero_is_backprop_bit_for_bit():
     np.testing.assert_array_equal(run_online(cbp, range(2)).error, run_online(bp, range(2)).error)
 
 
-def test_the_general_learner_is_what_the_table_of_choices_says():
+def test_the_unspecialised_learner_is_what_the_table_of_choices_says():
     """A choice that the kernel ignored would make the comparisons above compare nothing."""
     errors = {
         (algorithm, optimizer, activation): LaneEngine(
-            c := make_config(algorithm, optimizer, activation), [5], with_choices(c)
+            make_config(algorithm, optimizer, activation), [5], unspecialised_learner()
         ).advance(2_000)["error"][0]
         for algorithm, optimizer, activation in itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)
     }

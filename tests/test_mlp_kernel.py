@@ -17,9 +17,9 @@ from cbp_ray.experiments import iterate_online, load_checkpoint, run_online, sav
 from cbp_ray.experiments.engines import mlp_permuted_mnist
 from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
 from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
-from cbp_ray.kernels.mlp import BLOCK, FAR, REFRESH
 from cbp_ray.kernels.mlp_replacement import SMALL
 from cbp_ray.kernels.mlp_state import State, matrix, of_level
+from cbp_ray.kernels.mlp_step import FAR, FETCHED, REFRESH
 from cbp_ray.problems import mnist_files
 
 # One process: compiling for all choices takes half a minute.
@@ -144,7 +144,7 @@ def test_wide_networks_equal_torch():
     torch, kernel = MnistRun(config, 3, small_images()), general_engine(config, [3])
     (run,) = kernel.runs
     widest = int(run.layout.stride[1])
-    assert widest > BLOCK and 600 * widest > max(FAR, SMALL)
+    assert widest > FETCHED and 600 * widest > max(FAR, SMALL)
     for examples in (120, 130):
         ref, comp = torch.advance(examples), kernel.advance(examples)
         for name in ref:
@@ -173,14 +173,14 @@ def test_engines_agree_on_real_mnist(algorithm):
         ("online_norm", "adam", "float64"),
     ],
 )
-def test_specialised_kernel_equals_general_one(algorithm, optimizer, dtype):
+def test_specialised_kernel_equals_unspecialised_one(algorithm, optimizer, dtype):
     config = make_config(ALGORITHMS[algorithm], OPTIMIZERS[optimizer], dtype=dtype)
-    general, special = general_engine(config, [0, 1]), MlpEngine(config, [0, 1], small_images())
+    unspecialised, special = general_engine(config, [0, 1]), MlpEngine(config, [0, 1], small_images())
     for _ in range(config.bins):
-        ref, comp = general.advance(config.bin_size), special.advance(config.bin_size)
+        ref, comp = unspecialised.advance(config.bin_size), special.advance(config.bin_size)
         for name in ref:
             np.testing.assert_array_equal(comp[name], ref[name])
-    ref, comp = general.state(), special.state()
+    ref, comp = unspecialised.state(), special.state()
     for name in ref:
         np.testing.assert_array_equal(comp[name], ref[name])
 

@@ -21,9 +21,9 @@ from rllib_help import MODULE, SPACES, assert_same, config, parameters
 from cbp_ray.sweeps import cluster
 from rllib_ext import ContinualPPOConfig
 from rllib_ext.algorithms import ContinualAPPOConfig, ContinualDQNConfig, ContinualIMPALAConfig, ContinualSACConfig
+from rllib_ext.ant.episode_returns import finished_episodes
 from rllib_ext.config import WITHOUT_UPDATE
-from rllib_ext.episode_returns import finished_episodes
-from rllib_ext.learner import RESULTS
+from rllib_ext.learners.mixin import RESULTS
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(240)]
 

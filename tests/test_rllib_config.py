@@ -1,5 +1,7 @@
 """ContinualPPOConfig: the paper's settings by default, and one clear error for each setting that can't be."""
 
+import pickle
+from inspect import signature
 from typing import Any
 
 import gymnasium as gym
@@ -14,13 +16,14 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from rllib_help import ACTIONS, MODULE, OBSERVATIONS, SPACES, config, mini_batch, parameters
 from torch import Tensor, nn
 
-from cbp_ray.algorithm import Distribution, HiddenLayer
+from cbp_ray.algorithm import Distribution, GenerateAndTest, HiddenLayer
 from cbp_ray.errors import InputError
-from rllib_ext import ContinualPPOConfig
+from cbp_ray.experiments.config import ContinualBackprop
+from rllib_ext import ContinualPPOConfig, algorithms
 from rllib_ext.algorithms import ContinualDQNConfig, ContinualSACConfig
-from rllib_ext.diagnostics import of_activations
-from rllib_ext.targets import Targets
-from rllib_ext.topology import hidden_layers
+from rllib_ext.learners.diagnostics import of_activations
+from rllib_ext.learners.targets import Targets
+from rllib_ext.learners.topology import hidden_layers
 
 
 class Linear(TorchRLModule, ValueFunctionAPI):
@@ -60,6 +63,30 @@ def test_the_defaults_are_the_papers() -> None:
     learner = made.build_learner(spaces=SPACES)
     assert learner._named_optimizers[f"{MODULE}_default_optimizer"].defaults["betas"] == (0.9, 0.999)
     assert not learner._gnts  # generate-and-test is for those who ask
+
+
+def test_defaults_of_generate_and_test_are_the_same_everywhere() -> None:
+    call = {
+        name: p.default for name, p in signature(ContinualPPOConfig.continual_backprop).parameters.items() if name != "self"
+    }
+    gnt = {name: p.default for name, p in signature(GenerateAndTest).parameters.items()}
+    assert call == {name: gnt[name] for name in call} | {"seed": None}
+    model = {name: field.default for name, field in ContinualBackprop.model_fields.items() if not field.is_required()}
+    assert {name: model[name] for name in model.keys() & call.keys()} == {
+        name: call[name] for name in model.keys() & call.keys()
+    }
+
+
+@pytest.mark.parametrize("kind", ["APPO", "IMPALA", "SAC", "DQN"])
+def test_the_classes_of_an_algorithm_have_names_docstrings_and_pickles(kind: str) -> None:
+    for name in (f"Continual{kind}", f"Continual{kind}Config", f"Continual{kind}TorchLearner"):
+        made = getattr(algorithms, name)
+        assert pickle.loads(pickle.dumps(made)) is made and made.__qualname__ == name and made.__doc__
+    made = getattr(algorithms, f"Continual{kind}Config")()
+    assert made.algo_class is getattr(algorithms, f"Continual{kind}") and type(made.algo_class.get_default_config()) is type(
+        made
+    )
+    assert made.get_default_learner_class() is getattr(algorithms, f"Continual{kind}TorchLearner")
 
 
 @pytest.mark.parametrize(

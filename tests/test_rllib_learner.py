@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from cbp_ray import Adam, GenerateAndTest
 from cbp_ray.errors import InputError
-from rllib_ext import ppo_learner
-from rllib_ext.advantages import generalized_advantages
-from rllib_ext.learner import COMPONENT_GNT, RESULTS
-from rllib_ext.minibatches import MiniBatches
-from rllib_ext.ppo_learner import ContinualPPOTorchLearner
+from rllib_ext.learners import ppo
+from rllib_ext.learners.advantages import generalized_advantages
+from rllib_ext.learners.minibatches import MiniBatches
+from rllib_ext.learners.mixin import COMPONENT_GNT, RESULTS
+from rllib_ext.learners.ppo import ContinualPPOTorchLearner
 
 OFTEN = {"replacement_rate": 0.02, "maturity_threshold": 5}
 
@@ -311,7 +311,7 @@ def test_whoever_wants_no_shuffling_gets_the_order_of_sampling(monkeypatch: pyte
     def never(*_args: Any, **_kwargs: Any) -> None:
         raise AssertionError("shuffled")
 
-    monkeypatch.setattr(ppo_learner, "MiniBatches", never)
+    monkeypatch.setattr(ppo, "MiniBatches", never)
     learner.update(episodes=episodes(0), **UPDATE | {"shuffle_batch_per_epoch": False})
     with pytest.raises(AssertionError, match="shuffled"):
         learner.update(episodes=episodes(0), **UPDATE)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 import rllib_ext  # noqa: F401  (registers SlipperyAnt-v0)
 from cbp_ray.errors import InputError
-from rllib_ext.friction import FrictionSchedule
+from rllib_ext.ant.environment import SlipperyAnt
+from rllib_ext.ant.friction import FrictionSchedule
 from rllib_ext.registration import make
-from rllib_ext.slippery_ant import SlipperyAnt
 
 Environment = gymnasium.Env[Any, Any]
 

@@ -17,9 +17,9 @@ from cbp_ray.experiments.online import iterate_online
 from cbp_ray.methods import ContinualBackprop
 from cbp_ray.results import Store
 from cbp_ray.sweeps import load_sweep
+from rllib_ext.ant.friction import FrictionSchedule
 from rllib_ext.engine import algorithm_config
-from rllib_ext.friction import FrictionSchedule
-from rllib_ext.nested_arrays import flatten, unflatten
+from rllib_ext.plain_state import flatten, unflatten
 
 pytestmark = pytest.mark.xdist_group("ray")
 CONFIGS = Path(__file__).parents[1] / "tune_configs" / "slippery_ant"

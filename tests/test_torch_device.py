@@ -38,10 +38,10 @@ def test_the_data_is_where_the_learner_is(monkeypatch: pytest.MonkeyPatch) -> No
     class Seen(Exception):
         pass
 
-    def learn(_self: Run, x: Tensor, y: Tensor) -> Tensor:
+    def learn(_self: BitFlippingRun, x: Tensor, y: Tensor) -> Tensor:
         raise Seen(x.device.type, y.device.type)
 
-    monkeypatch.setattr(Run, "learn", learn)
+    monkeypatch.setattr(BitFlippingRun, "learn", learn)
     with pytest.raises(Seen) as seen:
         next(iterate_online(make({"name": "bp"}), [0], "torch", device="meta"))
     assert seen.value.args == ("meta", "meta")

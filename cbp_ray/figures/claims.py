@@ -198,10 +198,8 @@ def evaluate(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _judge(cell: Cell, level: float, runs: int) -> CellFinding:
-    found = statistics.interval(cell.statistic, level, runs)
-    verdict, enough = Verdict.UNDECIDED, runs >= LEAST_RUNS
-    if enough and found.low > 0:
-        verdict = Verdict.HOLDS
-    elif enough and found.high < 0:
-        verdict = Verdict.FAILS
-    return CellFinding(cell.name, found.estimate, found.low, found.high, verdict)
+    low, high = statistics.interval(cell.statistic, level, runs)
+    verdict = Verdict.UNDECIDED
+    if runs >= LEAST_RUNS and (low > 0 or high < 0):
+        verdict = Verdict.HOLDS if low > 0 else Verdict.FAILS
+    return CellFinding(cell.name, float(cell.statistic[0]), low, high, verdict)

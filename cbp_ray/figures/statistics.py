@@ -6,13 +6,9 @@ one array `[1 + RESAMPLES]`, the estimate first.
 """
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from cbp_ray.results.intervals import Interval
 
 Array = NDArray[np.float64]
 
@@ -42,24 +38,22 @@ def resampling_weights(runs: int, resamples: int = RESAMPLES, seed: int = BOOTST
     return np.concatenate([np.full((1, runs), 1 / runs), counts / runs])
 
 
-def interval(statistic: Array, level: float, runs: int) -> "Interval[float]":
-    """Interval of a statistic [1 + resamples] over `runs` runs: percentiles of the resamples, Student's t if runs are few.
+def interval(statistic: Array, level: float, runs: int) -> tuple[float, float]:
+    """Both ends of the confidence interval of a statistic [1 + resamples].
 
-    For a mean, the standard deviation of its resamples times √(n / (n - 1)) is its standard error, so that Student's interval
-    is then the textbook's.
+    They are percentiles of the resamples or, if runs are few, Student's t times the standard error. For a mean, the
+    standard deviation of its resamples times √(n / (n - 1)) is its standard error, so that Student's interval is then the
+    textbook's.
     """
-    # Here, because the registry of figures is read for every `--help`, and results bring Parquet.
-    from cbp_ray.results.intervals import Interval
-
     estimate, tail = float(statistic[0]), (1 - level) / 2
     if 1 < runs < FEW_RUNS:
         from scipy.special import stdtrit
 
         error = float(statistic[1:].std()) * math.sqrt(runs / (runs - 1))
         reach = float(stdtrit(runs - 1, 1 - tail)) * error
-        return Interval(estimate, estimate - reach, estimate + reach)
+        return estimate - reach, estimate + reach
     low, high = np.quantile(statistic[1:], [tail, 1 - tail])
-    return Interval(estimate, float(low), float(high))
+    return float(low), float(high)
 
 
 def finite(error: Array) -> Array:

@@ -11,11 +11,12 @@ from typing import Any
 
 from numba import njit
 
+from cbp_ray.kernels.choices import LEAKY_SLOPE
 from cbp_ray.kernels.lanes import is_single, multiply_add, round_to_integer, spread, times_power_of_two, where_greater
 
 
 class Activation(IntEnum):
-    """Codes for the kernels."""
+    """Codes of the activation functions."""
 
     TANH = 0
     SIGMOID = 1
@@ -25,9 +26,6 @@ class Activation(IntEnum):
     SWISH = 5
     LINEAR = 6
 
-
-TANH, SIGMOID, RELU, LEAKY_RELU, ELU, SWISH = (int(a) for a in list(Activation)[:6])
-LEAKY_SLOPE = 0.01
 
 LOG2_E = 1 / log(2)
 # ln 2 in two parts: the first has enough trailing zeros for k·LN2_HIGH to be exact.
@@ -39,7 +37,7 @@ LIMIT_SINGLE, LIMIT_DOUBLE = 87.0, 708.0
 
 @njit(forceinline=True)
 def _reduced_exponential(x: Any) -> Any:
-    """2^k and q with e^x = 2^k (q + 1)."""
+    """Returns 2^k and q with e^x = 2^k (q + 1)."""
     limit = LIMIT_SINGLE if is_single(x) else LIMIT_DOUBLE
     x = where_greater(x, limit, limit, x)
     x = where_greater(-limit, x, -limit, x)
@@ -74,38 +72,38 @@ def exp_minus_one(x: Any) -> Any:
 
 @njit(forceinline=True)
 def exponential(x: Any) -> Any:
-    """e^x, clamped alike."""
+    """e^x, with x clamped as in `exp_minus_one`."""
     scale, q = _reduced_exponential(x)
     return multiply_add(scale, q, scale)
 
 
 @njit(forceinline=True)
 def logistic(x: Any) -> Any:
-    """1 / (1 + e^-x)."""
+    """The logistic function 1 / (1 + e^-x)."""
     return 1.0 / (exp_minus_one(0.0 - x) + 2.0)
 
 
 @njit(forceinline=True)
 def activate(x: Any, activation: int) -> Any:
-    """The unit's output h and dh/dx. `activation` is a constant, so only one branch is compiled."""
-    if activation == TANH:
+    """Returns the unit's output h and dh/dx. `activation` is a constant, so only one branch is compiled."""
+    if activation == Activation.TANH:
         # Beyond ±44 (float32) the estimate of 1 / (e^2x + 1) would no longer be normal; tanh is 1 from 9 on.
         x = where_greater(x, 20.0, 20.0, x)
         e = exp_minus_one(x + x)
         h = e / (e + 2.0)
         return h, 1.0 - h * h
-    if activation == SIGMOID:
+    if activation == Activation.SIGMOID:
         h = logistic(x)
         return h, h - h * h
-    if activation == RELU:
+    if activation == Activation.RELU:
         return where_greater(x, 0.0, x, 0.0), where_greater(x, 0.0, 1.0, 0.0)
-    if activation == LEAKY_RELU:
+    if activation == Activation.LEAKY_RELU:
         slope = where_greater(x, 0.0, 1.0, LEAKY_SLOPE)
         return slope * x, slope
-    if activation == ELU:
+    if activation == Activation.ELU:
         e = exp_minus_one(x)
         return where_greater(x, 0.0, x, e), where_greater(x, 0.0, 1.0, e + 1.0)
-    if activation == SWISH:
+    if activation == Activation.SWISH:
         s = logistic(x)
         h = x * s
         return h, multiply_add(h, 1.0 - s, s)

@@ -1,6 +1,6 @@
 """Bit-Flipping for a block of runs: `problems.bit_flipping` once more, with the run innermost, so that data costs little.
 
-The width of a block is that of the arrays, so that the compiled code serves any.
+The width of a block is that of the arrays, so that the compiled code serves any width.
 """
 
 from typing import Any
@@ -9,18 +9,16 @@ import numpy as np
 
 from cbp_ray.kernels.compilation import compile_cached
 from cbp_ray.kernels.lanes import use_wide_vectors
-from cbp_ray.kernels.unit_replacement import BERNOULLI, MANTISSA_SHIFT, philox_block
-from cbp_ray.randomness import UNIT_SCALE, Purpose
+from cbp_ray.kernels.random_draws import BERNOULLI, INPUTS, ZERO, as_uniform, philox_block
 
-INPUTS = np.uint64(Purpose.INPUTS)
-ZERO, SHIFT32, MASK32 = np.uint64(0), np.uint64(32), np.uint64(0xFFFFFFFF)
+SHIFT32, MASK32 = np.uint64(32), np.uint64(0xFFFFFFFF)
 WORDS_PER_BLOCK = 8
 """32-bit words in a Philox block."""
 
 
 @compile_cached
 def fill_bits(seeds: Any, first_block: int, bits: Any) -> None:
-    """Words of the stream `Purpose.INPUTS` from Philox block `first_block` on, as 32-bit halves, lower half first.
+    """Writes words of the stream `Purpose.INPUTS` from Philox block `first_block` on, as 32-bit halves, lower half first.
 
     Args:
       seeds: uint64 [WIDTH].
@@ -39,17 +37,17 @@ def fill_bits(seeds: Any, first_block: int, bits: Any) -> None:
 
 @compile_cached
 def fill_draws(seeds: Any, first_step: int, draws: Any) -> None:
-    """Uniform numbers of the stream `Purpose.BERNOULLI`, one per step and lane, into float64 [steps, WIDTH]."""
+    """Writes uniform numbers of the stream `Purpose.BERNOULLI`, one per step and lane, into float64 [steps, WIDTH]."""
     runs = draws.shape[1]
     for t in range(draws.shape[0]):
         for lane in range(runs):
             word = philox_block(seeds[lane], BERNOULLI, ZERO, np.uint64(first_step + t), ZERO, ZERO)[0]
-            draws[t, lane] = np.float64(word >> MANTISSA_SHIFT) * UNIT_SCALE
+            draws[t, lane] = as_uniform(word)
 
 
 @compile_cached
 def sum_constant_bits(weights: Any, flipping: Any, sums: Any) -> None:
-    """Each LTU's Σ v·x over the constant 1 and the flipping bits.
+    """Sums v·x of each LTU over the constant 1 and the flipping bits.
 
     Args:
       weights: int32 [1 + inputs, units, WIDTH], the constant input's first.
@@ -67,7 +65,7 @@ def sum_constant_bits(weights: Any, flipping: Any, sums: Any) -> None:
 
 @compile_cached
 def fill_table(weights: Any, output_weights: Any, thresholds: Any, sums: Any, flipping_bits: int, table: Any) -> None:
-    """The target for every pattern of the other bits: [2**(inputs - flipping_bits), WIDTH]; bit k is input flipping_bits + k.
+    """Writes the target of every pattern of the other bits, whose bit k is input `flipping_bits + k`.
 
     Args:
       weights: as in `sum_constant_bits`.
@@ -75,7 +73,7 @@ def fill_table(weights: Any, output_weights: Any, thresholds: Any, sums: Any, fl
       thresholds: float64 [units, WIDTH].
       sums: what `sum_constant_bits` made.
       flipping_bits: how many inputs are constant.
-      table: filled; its dtype is the learner's.
+      table: [2**(inputs - flipping_bits), WIDTH], filled; its dtype is the learner's.
     """
     runs = table.shape[1]
     value, total = np.zeros(runs, np.int32), np.zeros(runs, np.int32)
@@ -97,7 +95,7 @@ def fill_table(weights: Any, output_weights: Any, thresholds: Any, sums: Any, fl
 
 @compile_cached
 def look_up(bits: Any, first_bit: int, width: int, table: Any, targets: Any) -> None:
-    """Targets [examples, WIDTH] of the next examples from their `width` ≤ 32 bits each, by `fill_table`'s table."""
+    """Writes the targets [examples, WIDTH] of the next examples, whose `width` ≤ 32 bits each are places in the table."""
     use_wide_vectors()
     runs = targets.shape[1]
     pattern = np.zeros(runs, np.int64)
@@ -118,7 +116,7 @@ def look_up(bits: Any, first_bit: int, width: int, table: Any, targets: Any) -> 
 def evaluate(
     bits: Any, first_bit: int, weights: Any, output_weights: Any, thresholds: Any, sums: Any, flipping_bits: int, targets: Any
 ) -> None:
-    """The same as `look_up` without a table, for problems whose table would be too large."""
+    """Does the same as `look_up` without a table, for problems whose table would be too large."""
     width = weights.shape[0] - 1 - flipping_bits
     runs = targets.shape[1]
     total, value = np.zeros(runs, np.int32), np.zeros(runs, np.int32)

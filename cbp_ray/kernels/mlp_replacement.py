@@ -1,7 +1,7 @@
 """Generate-and-test in one deep network: averages in every step, and the rare replacement.
 
 Equations 2 to 7 of the paper, vector by vector. How many units are due follows from births and counts alone; only when one
-is, anybody looks for the smallest utility. `tests/naive.py` is the same once more, without vectors.
+is, the smallest utility is looked for. `tests/naive.py` is the same once more, without vectors.
 """
 
 import math
@@ -9,45 +9,33 @@ from typing import Any
 
 import numpy as np
 
+from cbp_ray.kernels.choices import NEEDS_INCOMING, NEEDS_OUTGOING, Utility
 from cbp_ray.kernels.compilation import inlined, separate
-from cbp_ray.kernels.lanes import absolute, multiply_add, spread
+from cbp_ray.kernels.lanes import absolute, spread
 from cbp_ray.kernels.mlp_state import Total
-from cbp_ray.kernels.unit_replacement import (
-    ADAPTATION,
-    BERNOULLI,
-    MANTISSA_SHIFT,
-    NEW_UNIT,
-    RANDOM,
-    RANDOM_UTILITY,
-    ZERO,
-    instantaneous,
-    philox_block,
-    uniform,
-)
+from cbp_ray.kernels.random_draws import BERNOULLI, NEW_UNIT, RANDOM_UTILITY, fill_uniforms, uniform
+from cbp_ray.kernels.rules import follow_utility
 from cbp_ray.kernels.vectors import VECTOR, load_at, store_at, total
-from cbp_ray.randomness import UNIT_SCALE
 
 SMALL = 1 << 17
-"""Sums over layers with no more weights than these are made anew after a replacement; in larger ones no sum becomes zero."""
-
-REPLACED, NONFINITE = int(Total.REPLACED), int(Total.NONFINITE)
+"""Sums over layers with at most this many weights are taken again after a replacement; in larger ones no sum becomes zero."""
 
 
 @inlined
 def needs_incoming(choices: Any) -> Any:
     """Whether Σ|w_in| has a part in the utility."""
-    return choices.replaces and choices.utility >= ADAPTATION
+    return choices.replaces and choices.utility in NEEDS_INCOMING
 
 
 @inlined
 def needs_outgoing(choices: Any) -> Any:
     """Whether Σ|w_out| has a part in the utility."""
-    return choices.replaces and choices.utility != RANDOM and choices.utility != ADAPTATION
+    return choices.replaces and choices.utility in NEEDS_OUTGOING
 
 
 @separate
 def measure(state: Any, layout: Any, layer: int) -> None:
-    """Sums |w| of a weight layer anew, by row and by column."""
+    """Sums |w| of a whole weight layer, by row and by column."""
     stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
     zero = spread(0.0, load_at(state.weights, first))
     for i in range(0, stride, VECTOR):
@@ -62,33 +50,28 @@ def measure(state: Any, layout: Any, layer: int) -> None:
 
 
 @inlined
-def follow_utilities(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
+def follow_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
     """Updates the averages of a level's units."""
-    eta = numbers.decay_rate
     weight_in, weight_out = 1.0, 1.0
     if choices.decays:
         weight_in, weight_out = abs(state.scale[level - 1]), abs(state.scale[level])
     if choices.mean_magnitudes:
         weight_in, weight_out = weight_in / layout.size[level - 1], weight_out / layout.size[level + 1]
     for k in range(layout.unit[level], layout.unit[level + 1], VECTOR):
-        h = load_at(scratch.h, k)
-        correction = multiply_add(eta, load_at(state.correction, k), 1 - eta)  # 1 - ηᵃ, without cancellation
+        out, magnitude = load_at(state.outgoing, k), load_at(state.incoming, k)
+        if choices.decays or choices.mean_magnitudes:
+            out, magnitude = out * weight_out, magnitude * weight_in
+        h, correction = load_at(scratch.h, k), load_at(state.correction, k)
+        f, u = load_at(state.activation, k), load_at(state.utility, k)
+        f, u, correction = follow_utility(h, f, u, correction, out, magnitude, choices, numbers)
         store_at(state.correction, k, correction)
-        f_tm1 = load_at(state.activation, k)
-        f_t = multiply_add(eta, f_tm1, (1 - eta) * h)  # Equation 2
-        store_at(state.activation, k, f_t)
-        f = f_tm1 if choices.lagged else f_t
-        if choices.utility != RANDOM:
-            out, magnitude = load_at(state.outgoing, k), load_at(state.incoming, k)
-            if choices.decays or choices.mean_magnitudes:
-                out, magnitude = out * weight_out, magnitude * weight_in
-            y = instantaneous(choices, h, f, correction, out, magnitude)
-            store_at(state.utility, k, multiply_add(eta, load_at(state.utility, k), (1 - eta) * y))  # Equation 6
+        store_at(state.activation, k, f)
+        store_at(state.utility, k, u)
 
 
 @inlined
 def count_due(state: Any, layout: Any, choices: Any, numbers: Any, level: int) -> Any:
-    """How many units of a level are to be replaced in this step, as far as enough are eligible."""
+    """Returns how many units of a level are to be replaced in this step, as far as enough are eligible."""
     rate, mature_before = numbers.replacement_rate, state.steps[0] - numbers.maturity_threshold
     exposed = 0
     if state.oldest_birth[level] < mature_before:
@@ -108,13 +91,13 @@ def count_due(state: Any, layout: Any, choices: Any, numbers: Any, level: int) -
 
 @inlined
 def generate_and_test(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, bounds: Any) -> None:
-    """One step for all hidden levels, in order, each finished before the next."""
+    """One step of generate-and-test for all hidden levels, in order, each finished before the next."""
     state.steps[0] += 1
     for level in range(1, len(layout.size) - 1):
         due = count_due(state, layout, choices, numbers, level)
         if due > 0 and choices.lagged:
             estimate(state, layout, scratch, choices, numbers, level)
-        follow_utilities(state, layout, scratch, choices, numbers, level)
+        follow_level(state, layout, scratch, choices, numbers, level)
         if due > 0:
             if not choices.lagged:
                 estimate(state, layout, scratch, choices, numbers, level)
@@ -123,10 +106,10 @@ def generate_and_test(state: Any, layout: Any, scratch: Any, choices: Any, numbe
 
 @separate
 def estimate(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
-    """û of a level's units (Equation 7), from the averages as they are, and the present step's correction."""
+    """Writes û of a level's units (Equation 7), from the averages as they are, and the present step's correction."""
     for i in range(layout.size[level]):
         k = layout.unit[level] + i
-        if choices.utility == RANDOM:
+        if choices.utility == Utility.RANDOM:
             number = np.uint64(state.replaced[level])
             scratch.u_hat[k] = uniform(state.seed[0], RANDOM_UTILITY, number, np.uint64(level - 1), i)
         else:
@@ -145,7 +128,7 @@ def replace_smallest(
     first, last = layout.unit[level], layout.unit[level] + layout.size[level]
     for k in range(first, last):
         if state.birth[k] < mature_before and not np.isfinite(scratch.u_hat[k]):
-            state.totals[NONFINITE] += 1
+            state.totals[Total.NONFINITE] += 1
     for _ in range(due):
         best = -1
         for k in range(first, last):
@@ -186,7 +169,8 @@ def replace_unit(state: Any, layout: Any, scratch: Any, choices: Any, bounds: An
     # Into the unit.
     n, stride, below = layout.size[level - 1], layout.stride[level - 1], layout.unit[level - 1]
     factor = bounds[level - 1] / state.scale[level - 1]
-    draw(scratch, state.seed[0], np.uint64(state.replaced[level]), np.uint64(level - 1), n)
+    number, layer = np.uint64(state.replaced[level]), np.uint64(level - 1)
+    fill_uniforms(scratch.draws, state.seed[0], NEW_UNIT, number, layer, n)
     magnitude = 0.0
     for j in range(n):
         place = layout.weight[level - 1] + j * stride + i
@@ -211,13 +195,4 @@ def replace_unit(state: Any, layout: Any, scratch: Any, choices: Any, bounds: An
     state.correction[k] = 0
     state.birth[k] = state.steps[0]
     state.replaced[level] += 1
-    state.totals[REPLACED] += 1
-
-
-@separate
-def draw(scratch: Any, seed: Any, number: Any, layer: Any, count: int) -> None:
-    """`randomness.uniforms(seed, NEW_UNIT, count, address=(number, layer, 0))` into `scratch.draws`."""
-    for first in range(0, count, 4):
-        words = philox_block(seed, NEW_UNIT, np.uint64(first // 4), number, layer, ZERO)
-        for k in range(4):
-            scratch.draws[first + k] = np.float64(words[k] >> MANTISSA_SHIFT) * UNIT_SCALE
+    state.totals[Total.REPLACED] += 1

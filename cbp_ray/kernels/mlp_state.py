@@ -18,22 +18,22 @@ from cbp_ray.kernels.vectors import VECTOR, aligned_flat, padded
 
 Array = np.ndarray[Any, Any]
 ROWS = 4
-"""Rows that are taken at a time."""
+"""Number of rows that are taken at a time."""
 
 
 class Layout(NamedTuple):
-    """Where things are; all int64."""
+    """Where each level and layer is in the arrays; all int64."""
 
     size: Array
-    """[levels]: units."""
+    """[levels]: number of units."""
     unit: Array
-    """[levels + 1]: first place by unit."""
+    """[levels + 1]: first place in an array by unit."""
     weight: Array
     """[layers + 1]: first place in `weights`."""
     stride: Array
     """[layers]: places per row."""
-    active: Array
-    """[levels]: first place in the lists of active units."""
+    first_active: Array
+    """[levels]: first place in `Scratch.active` and `active_outputs`."""
 
 
 class State(NamedTuple):
@@ -49,7 +49,7 @@ class State(NamedTuple):
     bias: Array
     bias_first: Array
     bias_second: Array
-    """Unit."""
+    """Unit: biases and Adam's moments of them."""
     correction_1: Array
     correction_2: Array
     """Unit: 1 - β₁ᵗ and 1 - β₂ᵗ. A weight's time step is the smaller of those of the two units that it connects."""
@@ -76,9 +76,9 @@ class State(NamedTuple):
     exposure: Array
     replaced: Array
     oldest_birth: Array
-    """[levels] int64."""
+    """[levels] int64: units × steps while some unit was eligible, units replaced, and the earliest `birth`."""
     steps: Array
-    """[1] int64."""
+    """[1] int64: steps of generate-and-test."""
     seed: Array
     """[1] uint64."""
     totals: Array
@@ -104,21 +104,21 @@ class Scratch(NamedTuple):
     sigma: Array
     inverse_1: Array
     inverse_2: Array
-    """Unit."""
-    listed: Array
+    """Unit: the last two are Adam's α / (1 - β₁ᵗ) and 1 / (1 - β₂ᵗ)."""
+    active: Array
     """int64: for each level, the units whose output is not 0, filled up with the spare row to a multiple of `ROWS`."""
-    outputs: Array
-    """Of the units listed."""
-    number: Array
-    """[levels] int64: how many, with the filling."""
+    active_outputs: Array
+    """Outputs of these units."""
+    active_count: Array
+    """[levels] int64: number of these units, with the filling."""
     u_hat: Array
-    """Unit, float64."""
+    """Unit, float64: û where it is needed."""
     draws: Array
-    """float64, for new weights."""
+    """float64: uniform numbers for new weights."""
 
 
 def make_layout(sizes: Sequence[int]) -> Layout:
-    """Of a network with these sizes, from input to output."""
+    """Lays out a network with these sizes, from input to output."""
     strides = [padded(n) for n in sizes[1:]]
     areas = [(rows + 1) * stride for rows, stride in zip(sizes, strides, strict=False)]
 
@@ -130,12 +130,12 @@ def make_layout(sizes: Sequence[int]) -> Layout:
         unit=starts([padded(n) for n in sizes]),
         weight=starts(areas),
         stride=np.array(strides, dtype=np.int64),
-        active=starts([n + ROWS for n in sizes]),
+        first_active=starts([n + ROWS for n in sizes]),
     )
 
 
 def new_state(layout: Layout, dtype: Any, seed: int, *, adam: bool) -> State:
-    """Before the first example, with all weights zero: `weights` is for the caller to fill."""
+    """Makes a run before its first example, with all weights zero: `weights` is for the caller to fill."""
     units, levels = int(layout.unit[-1]), len(layout.size)
     by_unit = {name: aligned_flat(units, dtype) for name in State._fields}
     moments = int(layout.weight[-1]) if adam else VECTOR
@@ -161,15 +161,15 @@ def new_state(layout: Layout, dtype: Any, seed: int, *, adam: bool) -> State:
 
 
 def new_scratch(layout: Layout, dtype: Any) -> Scratch:
-    """Working memory."""
+    """Makes the working memory of a run."""
     units, levels = int(layout.unit[-1]), len(layout.size)
     by_unit = {name: aligned_flat(units, dtype) for name in Scratch._fields}
     return Scratch(
         **by_unit
         | {
-            "listed": np.zeros(int(layout.active[-1]), dtype=np.int64),
-            "outputs": np.zeros(int(layout.active[-1]), dtype=dtype),
-            "number": np.zeros(levels, dtype=np.int64),
+            "active": np.zeros(int(layout.first_active[-1]), dtype=np.int64),
+            "active_outputs": np.zeros(int(layout.first_active[-1]), dtype=dtype),
+            "active_count": np.zeros(levels, dtype=np.int64),
             "u_hat": np.zeros(units),
             "draws": np.zeros(int(layout.size.max()) + 4),
         }
@@ -200,7 +200,7 @@ class Stream(NamedTuple):
 
 
 def make_stream(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Stream:
-    """From images [n, pixels]."""
+    """Makes a stream from images [n, pixels]."""
     rows, pixels = np.nonzero(images)
     start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(images)))]).astype(np.int64)
     return Stream(start, pixels.astype(np.int16), images[rows, pixels], labels)

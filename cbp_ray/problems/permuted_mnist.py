@@ -38,7 +38,7 @@ class PermutedMnistConfig(Problem):
     }
     performance = "accuracy"
     performance_label = "accuracy (%)"
-    inputs: ClassVar[int] = 784  # type: ignore[misc]
+    inputs: ClassVar[int] = 784
     """Pixels per image."""
     outputs = 10
 

@@ -28,8 +28,10 @@ class Problem(Model):
     outputs: ClassVar[int]
     """Number of outputs of the learning network."""
     if TYPE_CHECKING:
-        inputs: int
-        """Number of inputs of the learning network: a setting of some problems, a constant of others."""
+
+        @property
+        def inputs(self) -> int:
+            """Number of inputs of the learning network: a setting of some problems, a constant of others."""
 
     name: str
     """Name of the problem in configs."""

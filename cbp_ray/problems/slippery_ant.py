@@ -32,7 +32,7 @@ class SlipperyAntConfig(Problem):
     }
     performance = "episode_return"
     performance_label = "episodic return"
-    inputs: ClassVar[int] = 28  # type: ignore[misc]
+    inputs: ClassVar[int] = 28
     """Numbers in an observation."""
     outputs = 8
 

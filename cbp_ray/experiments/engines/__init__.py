@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import AdamConfig, OnlineConfig
 from cbp_ray.experiments.engines.engine import Engine
+from cbp_ray.extras import need
 
 EngineName = Literal["kernel", "torch", "rllib"]
 NAMES: tuple[str, ...] = get_args(EngineName)
@@ -73,6 +74,8 @@ class Row(NamedTuple):
     """One line about a config that it can't run; None if it can."""
     takes_device: bool = False
     """Whether it computes on other devices than the CPU."""
+    needs: tuple[str, ...] = ()
+    """The extra of the package that it needs, and modules that show whether it is installed."""
     smallest: Callable[[OnlineConfig], OnlineConfig] | None = None
     """The shortest config whose run compiles all that a config needs; None for an engine that compiles nothing."""
 
@@ -83,17 +86,17 @@ ENGINES: dict[tuple[str, str], Row] = {
     ("kernel", "permuted_mnist"): Row(f"{_HERE}.mlp_permuted_mnist:MlpEngine", _mlp_refuses, smallest=_one_example_of_one_unit),
     ("torch", "bit_flipping"): Row(f"{_HERE}.torch_bit_flipping:make_engine", _torch_refuses, takes_device=True),
     ("torch", "permuted_mnist"): Row(f"{_HERE}.torch_permuted_mnist:make_engine", _torch_refuses, takes_device=True),
-    ("rllib", "slippery_ant"): Row("rllib_ext.engine:RllibEngine", _rllib_refuses),
+    ("rllib", "slippery_ant"): Row(
+        "rllib_ext.engine:RllibEngine", _rllib_refuses, needs=("rllib", "ray", "gymnasium", "pybullet")
+    ),
 }
-EXTRAS = {"rllib": "rllib", "torch": "", "kernel": ""}
-"""The extra of the package that brings what an engine needs."""
 
 
 def row_of(config: OnlineConfig, engine: str) -> Row:
     """The engine's row for the config's problem.
 
     Raises:
-      InputError: if there is no such engine, it does not have the problem, or it refuses the config.
+      InputError: if there is no such engine, it is not installed, it does not have the problem, or it refuses the config.
     """
     if engine not in NAMES:
         raise InputError(f"engine: must be one of {', '.join(NAMES)}, got {engine!r}; use kernel")
@@ -101,6 +104,8 @@ def row_of(config: OnlineConfig, engine: str) -> Row:
     if row is None:
         have = [name for name, problem in ENGINES if problem == config.problem.name]
         raise InputError(f"engine: must be {' or '.join(have)} for {config.problem.name}, got {engine!r}; change it")
+    if row.needs:
+        need(*row.needs)
     refusal = row.refuses(config)
     if refusal is not None:
         raise InputError(refusal)
@@ -111,20 +116,13 @@ def make_engine(config: OnlineConfig, engine: str, seeds: Sequence[int], device:
     """The engine with one run per seed.
 
     Raises:
-      InputError: as `row_of`; or for a device that the engine does not take, or a part of the package that is not installed.
+      InputError: as `row_of`, or for a device that the engine does not take.
     """
     row = row_of(config, engine)
     if device != "cpu" and not row.takes_device:
         raise InputError(f"device: must be 'cpu' for engine {engine!r}, got {device!r}; use engine 'torch' on another")
     module, _, name = row.path.partition(":")
-    try:
-        # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
-        make = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if not EXTRAS[engine]:
-            raise
-        raise InputError(
-            f"engine: {engine} needs {error.name}, which is not installed; pip install 'cbp-ray[{EXTRAS[engine]}]'"
-        ) from None
+    # Imported on use: a kernel worker need not load torch, nor a torch worker Numba.
+    make = getattr(importlib.import_module(module), name)
     made: Engine = make(config, seeds, device) if row.takes_device else make(config, seeds)
     return made

@@ -11,16 +11,9 @@ from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.experiments.initial_weights import initial_weights
 from cbp_ray.kernels import bit_stream
+from cbp_ray.kernels.lane_state import Shape, State, Total, new_scratch, new_state, unit_parameters, unit_rows
+from cbp_ray.kernels.lane_step import specialised_learner
 from cbp_ray.kernels.lanes import WIDTH, aligned_empty, aligned_zeros
-from cbp_ray.kernels.learner import specialised_learner
-from cbp_ray.kernels.learner_state import (
-    Shape,
-    State,
-    Total,
-    new_scratch,
-    new_state,
-    unit_parameters,
-)
 from cbp_ray.problems.bit_flipping import TABLE_BITS, BitFlippingConfig
 
 CHUNK = 2048
@@ -103,7 +96,7 @@ class LaneBlock:
         for lane, seed in enumerate(seeds):
             units[:, :m, lane] = initial_weights(seed, 0, n, m, config.kinds[0])
             if self.choices.hidden:
-                units[:, m + 1, lane] = initial_weights(seed, 1, 1, n, "linear")[0]
+                units[:, unit_rows(0, m).out, lane] = initial_weights(seed, 1, 1, n, "linear")[0]
 
     def advance(self, examples: int) -> Metrics:
         """Learns from the next examples and returns the metrics over them, each [WIDTH]."""
@@ -156,7 +149,8 @@ class LaneBlock:
             bit_stream.fill_draws(self.seeds, self.examples, self._draws[:examples])
         n, m = self.shape
         constant = self.problem.flipping_bits
-        self.learner(self.state, self.scratch, bits, targets, self._draws, self.numbers, n, m, constant, first_bit)
+        arrays = self.state, self.scratch, bits, targets, self._draws
+        self.learner(*arrays, self.choices, self.numbers, n, m, constant, first_bit)
         self.examples += examples
 
     def _metrics(self, examples: int) -> Metrics:
@@ -166,7 +160,7 @@ class LaneBlock:
         metrics: dict[str, NDArray[Any]] = {
             "error": totals[Total.SQUARED_ERROR] / examples,
             "input_weight_magnitude": magnitudes[:, :m].mean(axis=(0, 1)),
-            "output_weight_magnitude": magnitudes[:, m + 1].mean(axis=0),
+            "output_weight_magnitude": magnitudes[:, unit_rows(0, m).out].mean(axis=0),
             "saturated": totals[Total.SATURATED] / (examples * n),
             "input_gradient": totals[Total.INPUT_GRADIENT] / (examples * n * m),
             "dead": (self.state.largest == 0).mean(axis=0),

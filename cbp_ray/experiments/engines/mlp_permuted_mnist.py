@@ -13,7 +13,6 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.experiments.initial_weights import bound, initial_weights
-from cbp_ray.kernels.mlp import specialised_classifier
 from cbp_ray.kernels.mlp_state import (
     State,
     Stream,
@@ -25,6 +24,7 @@ from cbp_ray.kernels.mlp_state import (
     new_state,
     of_level,
 )
+from cbp_ray.kernels.mlp_step import specialised_classifier
 from cbp_ray.problems.mnist_files import Images, load
 from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnistConfig
 

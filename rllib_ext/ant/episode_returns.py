@@ -1,21 +1,19 @@
 """Returns of episodes by time-step, as figures 9 and 17b show them: "binned among bins of 40,000 time-steps"."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
 from cbp_ray.errors import InputError
 from cbp_ray.validation import whole_number
 
-BIN_SIZE = 40_000
-
 END_STEPS = "episode_end_steps"
-"""In the results of an iteration, beside RLlib's own of its env runners: global time-step of the last step of each episode."""
+"""Name of a result of the env runners: the global number of the last time-step of each episode that ended."""
 RETURNS = "episode_returns"
-"""And its return, undiscounted, in the same order."""
+"""Name of a result of the env runners: the undiscounted return of each episode that ended, in the same order."""
 
 
 def finished_episodes(result: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -31,16 +29,16 @@ def finished_episodes(result: Mapping[str, Any]) -> list[tuple[int, float]]:
 
 
 class ReturnBins:
-    """Mean return of the episodes that end in each bin of time-steps.
+    """Returns of episodes by the bin of time-steps in which the episode ends, until the bin is asked for.
 
     Example:
       >>> bins = ReturnBins(bin_size=10)
       >>> bins.add([(3, 1.0), (9, 2.0), (25, 7.0)])
-      >>> bins.means(25).tolist(), bins.ends(25).tolist()
-      ([1.5, nan, 7.0], [10, 20, 25])
+      >>> bins.take(10), bins.take(20), bins.take(25)
+      ((1.5, 2), (nan, 0), (7.0, 1))
     """
 
-    def __init__(self, bin_size: int = BIN_SIZE) -> None:
+    def __init__(self, bin_size: int) -> None:
         self.bin_size = whole_number("bin_size", bin_size, least=1)
         self._sums: dict[int, float] = {}
         self._counts: dict[int, int] = {}
@@ -52,38 +50,28 @@ class ReturnBins:
             self._sums[index] = self._sums.get(index, 0.0) + value
             self._counts[index] = self._counts.get(index, 0) + 1
 
-    def _count(self, steps: int) -> int:
-        return -(-steps // self.bin_size)
+    def take(self, end: int) -> tuple[float, int]:
+        """Removes the bin that is over when `end` time-steps are made.
 
-    def ends(self, steps: int) -> NDArray[np.int64]:
-        """Time-steps made at the end of each bin of a run of `steps`; a last, shorter bin takes what remains."""
-        return np.minimum(np.arange(1, self._count(steps) + 1, dtype=np.int64) * self.bin_size, steps)
-
-    def episodes(self, steps: int) -> NDArray[np.int64]:
-        """How many episodes ended in each bin."""
-        return np.array([self._counts.get(index, 0) for index in range(self._count(steps))], dtype=np.int64)
-
-    def means(self, steps: int) -> NDArray[np.float64]:
-        """Their mean return; not a number where none ended."""
-        counts = self.episodes(steps)
-        sums = np.array([self._sums.get(index, 0.0) for index in range(len(counts))])
-        means: NDArray[np.float64] = np.full(len(counts), np.nan)
-        np.divide(sums, counts, out=means, where=counts > 0)
-        return means
+        Returns:
+          Mean return of its episodes, not a number if there were none, and their count.
+        """
+        index = (end - 1) // self.bin_size
+        total, count = self._sums.pop(index, 0.0), self._counts.pop(index, 0)
+        return total / count if count else math.nan, count
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, in plain numbers and lists."""
-        indices = sorted(self._counts)
+        """The bins that nobody took yet, in plain numbers and lists."""
         return {
             "bin_size": self.bin_size,
-            "bins": indices,
-            "sums": [self._sums[index] for index in indices],
-            "counts": [self._counts[index] for index in indices],
+            "bins": list(self._sums),
+            "sums": list(self._sums.values()),
+            "counts": list(self._counts.values()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         if state["bin_size"] != self.bin_size:
-            raise InputError(f"bin_size: must be {state['bin_size']} as before, got {self.bin_size}; keep it or start anew")
+            raise InputError(f"bin_size: must be {state['bin_size']} as before, got {self.bin_size}; keep it or start again")
         self._sums = dict(zip(state["bins"], state["sums"], strict=True))
         self._counts = dict(zip(state["bins"], state["counts"], strict=True))

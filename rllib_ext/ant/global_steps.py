@@ -16,17 +16,17 @@ from dataclasses import dataclass
 
 @dataclass
 class GlobalSteps:
-    """The count of one runner."""
+    """The global numbers of one runner's time-steps."""
 
     start: int = 0
-    """What the algorithm has sampled, as of the last time that it said so."""
+    """Time-steps that the algorithm had sampled when it last told the runner."""
     runners: int = 1
-    """W, those that live."""
+    """W, the number of living runners."""
     position: int = 0
-    """w, this one's place among them."""
+    """w, this runner's place among the living ones."""
     made: int = 0
-    """k, steps of this runner since then."""
+    """k, time-steps of this runner since `start`."""
 
     def number(self, ahead: int = 0) -> int:
-        """Of the step that is `ahead` after this runner's next one."""
+        """The global number of the step that is `ahead` after this runner's next one."""
         return self.start + (self.made + ahead) * self.runners + self.position

@@ -1,14 +1,17 @@
 """How able to learn a network still is: measured once per iteration, from the last mini-batch and the weights."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from ray.rllib.core.rl_module.rl_module import RLModule
-from torch import Tensor, nn
+from torch import Tensor
 
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.network import HiddenLayer
 from cbp_ray.algorithm.report import StepReport
+from cbp_ray.algorithm.units import Capture
+from cbp_ray.experiments.hidden_outputs import describe
 
 SATURATED = 0.9
 """A feature is saturated when the magnitude of its output is more than this (appendix F of the paper)."""
@@ -25,7 +28,12 @@ class Diagnostics:
         self.layers = layers
         self.weights: dict[str, Tensor] = {layer.unit: modules[layer.unit].weight for layer in layers}
         self.latest: dict[str, Tensor] = {}
-        self.hooks = [modules[layer.outgoing[0]].register_forward_pre_hook(_Keep(self.latest, layer.unit)) for layer in layers]
+        self.hooks = [
+            modules[layer.outgoing[0]].register_forward_pre_hook(
+                Capture(partial(self.latest.__setitem__, layer.unit)), with_kwargs=True
+            )
+            for layer in layers
+        ]
 
     @torch.no_grad()
     def measure(self, gnt: GenerateAndTest | None, report: StepReport | None) -> dict[tuple[str, ...], float]:
@@ -59,33 +67,13 @@ class Diagnostics:
             hook.remove()
 
 
-class _Keep:
-    """Forward pre-hook: keeps the latest input of a training pass. A copy of the network (a target network) has none."""
-
-    def __init__(self, latest: dict[str, Tensor] | None, name: str) -> None:
-        self.latest, self.name = latest, name
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self.latest is not None and module.training and torch.is_grad_enabled():
-            self.latest[self.name] = args[0].detach()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Keep":
-        return _Keep(None, self.name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Keep, (None, self.name)
-
-
 def of_activations(h: Tensor) -> dict[str, float]:
     """Dormant units, saturated features and stable rank ‖H‖²_F / ‖H‖²₂ of the outputs H of a layer, [examples, units]."""
     h = h.detach().flatten(1) if h.ndim <= 2 else h.detach().flatten(0, -2)
     magnitude = h.abs()
     by_unit = magnitude.mean(0)
-    # The smaller of the two Gram matrices has the squared singular values as its eigenvalues.
-    wide = h.double() if h.shape[0] <= h.shape[1] else h.double().T
-    squares = torch.linalg.eigvalsh(wide @ wide.T)
     return {
         "dormant_fraction": float((by_unit <= DORMANT * by_unit.mean()).double().mean()),
         "saturated_fraction": float((magnitude > SATURATED).double().mean()),
-        "stable_rank": float(squares.sum() / squares[-1]) if float(squares[-1]) > 0 else 0.0,
+        "stable_rank": describe(h.double().cpu().numpy()).stable_rank,
     }

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from cbp_ray.kernels.activations import RELU, activate, exponential
+from cbp_ray.kernels import rules
+from cbp_ray.kernels.activations import Activation, activate, exponential
+from cbp_ray.kernels.choices import NO_CHOICES, Choices
 from cbp_ray.kernels.compilation import UNCOUNTED, compile_cached, inlined
 from cbp_ray.kernels.lanes import (
     absolute,
@@ -21,77 +23,69 @@ from cbp_ray.kernels.lanes import (
     multiply_add,
     restore_denormals,
     spread,
-    square_root,
     use_wide_vectors,
     where_greater,
 )
-from cbp_ray.kernels.learner_state import Choices
 from cbp_ray.kernels.mlp_replacement import generate_and_test, measure, needs_incoming, needs_outgoing
 from cbp_ray.kernels.mlp_state import ROWS, Total
 from cbp_ray.kernels.vectors import VECTOR, four_sums, load_at, prefetch, store_at, total
 
-RIGHT, LOSS = int(Total.RIGHT), int(Total.LOSS)
 SMALLEST_SCALE = 1 / 16
 """Below this, a layer's `scale` goes back into its weights."""
 
 FAR = 1 << 18
-"""A layer with more weights than these does not stay in the second-level cache, and rows are fetched ahead."""
+"""A layer with more weights does not stay in the second-level cache, so its rows are fetched ahead."""
 
-BLOCK = 128
+FETCHED = 128
 """Places of a row that are worked on between two fetches."""
 
 REFRESH = 1024
-"""Steps after which Σ|w| is summed anew: rounding errors of its updates can't grow beyond those of so many."""
-
-NO_CHOICES = Choices(
-    **{name: 0 if kind is int else False for name, kind in Choices.__annotations__.items()}  # type: ignore[arg-type]
-)
-"""Of the right type, for where none are known yet."""
+"""Steps after which Σ|w| is summed again, so that rounding errors of its updates can't grow further."""
 
 
 @inlined
 def fill_up(layout: Any, scratch: Any, level: int, count: int) -> None:
     """Ends a list of active units with the spare row."""
-    start = layout.active[level]
+    start = layout.first_active[level]
     while count % ROWS:
-        scratch.listed[start + count] = layout.size[level]
-        scratch.outputs[start + count] = 0
+        scratch.active[start + count] = layout.size[level]
+        scratch.active_outputs[start + count] = 0
         count += 1
-    scratch.number[level] = count
+    scratch.active_count[level] = count
 
 
 @inlined
-def show(layout: Any, scratch: Any, choices: Any, stream: Any, image: int, where: Any, shades: Any) -> None:
+def load_image(layout: Any, scratch: Any, choices: Any, stream: Any, image: int, where: Any, shades: Any) -> None:
     """Puts an image, its pixels permuted by `where`, into level 0."""
     first, last = stream.start[image], stream.start[image + 1]
     for k in range(last - first):
         place = where[stream.pixel[first + k]]
         shade = shades[stream.value[first + k]]
-        scratch.listed[k] = place
-        scratch.outputs[k] = shade
+        scratch.active[k] = place
+        scratch.active_outputs[k] = shade
         if choices.adam:
             scratch.h[place] = shade
     fill_up(layout, scratch, 0, last - first)
 
 
 @inlined
-def hide(layout: Any, scratch: Any, choices: Any) -> None:
-    """Undoes `show`."""
+def clear_image(layout: Any, scratch: Any, choices: Any) -> None:
+    """Undoes `load_image`."""
     if choices.adam:
-        for k in range(scratch.number[0]):
+        for k in range(scratch.active_count[0]):
             # The filling's place may lie behind the level; a level's own places are all that is read.
-            if scratch.listed[k] < layout.size[0]:
-                scratch.h[scratch.listed[k]] = 0
+            if scratch.active[k] < layout.size[0]:
+                scratch.h[scratch.active[k]] = 0
 
 
 @inlined
-def announce(state: Any, layout: Any, scratch: Any, layer: int, following: int, begin: int, end: int) -> None:
+def prefetch_rows(state: Any, layout: Any, scratch: Any, layer: int, following: int, begin: int, end: int) -> None:
     """Fetches part of the rows of the group that comes next in the list, if the layer is too large for the cache."""
-    if following < 0 or following >= scratch.number[layer]:
+    if following < 0 or following >= scratch.active_count[layer]:
         return
-    first, stride, at = layout.weight[layer], layout.stride[layer], layout.active[layer] + following
+    first, stride, at = layout.weight[layer], layout.stride[layer], layout.first_active[layer] + following
     for k in range(ROWS):
-        row = first + scratch.listed[at + k] * stride
+        row = first + scratch.active[at + k] * stride
         for i in range(begin, end, VECTOR):
             prefetch(state.weights, row + i)
 
@@ -100,23 +94,23 @@ def announce(state: Any, layout: Any, scratch: Any, layer: int, following: int, 
 def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) -> None:
     """z = Wᵀh + b of a layer into `scratch.h`."""
     z, stride, first = layout.unit[layer + 1], layout.stride[layer], layout.weight[layer]
-    start = layout.active[layer]
+    start = layout.first_active[layer]
     w, h = state.weights, scratch.h
     far = layout.size[layer] * stride > FAR
     for k in range(0, stride, VECTOR):
         bias = load_at(state.bias, z + k)
         store_at(h, z + k, spread(0.0, bias) if choices.decays else bias)
-    for k in range(0, scratch.number[layer], ROWS):
-        a = first + scratch.listed[start + k] * stride
-        b = first + scratch.listed[start + k + 1] * stride
-        c = first + scratch.listed[start + k + 2] * stride
-        d = first + scratch.listed[start + k + 3] * stride
-        x_a, x_b = scratch.outputs[start + k], scratch.outputs[start + k + 1]
-        x_c, x_d = scratch.outputs[start + k + 2], scratch.outputs[start + k + 3]
-        for begin in range(0, stride, BLOCK):
-            end = min(begin + BLOCK, stride)
+    for k in range(0, scratch.active_count[layer], ROWS):
+        a = first + scratch.active[start + k] * stride
+        b = first + scratch.active[start + k + 1] * stride
+        c = first + scratch.active[start + k + 2] * stride
+        d = first + scratch.active[start + k + 3] * stride
+        x_a, x_b = scratch.active_outputs[start + k], scratch.active_outputs[start + k + 1]
+        x_c, x_d = scratch.active_outputs[start + k + 2], scratch.active_outputs[start + k + 3]
+        for begin in range(0, stride, FETCHED):
+            end = min(begin + FETCHED, stride)
             if far:
-                announce(state, layout, scratch, layer, k + ROWS, begin, end)
+                prefetch_rows(state, layout, scratch, layer, k + ROWS, begin, end)
             for i in range(begin, end, VECTOR):
                 left = multiply_add(load_at(w, a + i), x_a, load_at(w, b + i) * x_b)
                 right = multiply_add(load_at(w, c + i), x_c, load_at(w, d + i) * x_d)
@@ -129,23 +123,19 @@ def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) ->
 
 @inlined
 def normalize(state: Any, scratch: Any, numbers: Any, k: int, x: Any) -> Any:
-    """OnlineNorm forward (Chiley et al. 2019, equation 8) for the units at `k`, with their learned scale and bias."""
-    alpha = numbers.alpha_forward
-    mean, variance = load_at(state.mean, k), load_at(state.variance, k)
-    sigma = square_root(variance + numbers.norm_epsilon)
-    deviation = x - mean
-    y = deviation / sigma
+    """OnlineNorm forward for the units at `k`, with their learned scale and bias."""
+    y, sigma, mean, variance = rules.normalize(x, load_at(state.mean, k), load_at(state.variance, k), numbers)
     store_at(scratch.sigma, k, sigma)
     store_at(scratch.normalized, k, y)
-    store_at(state.variance, k, multiply_add(alpha, variance, alpha * (1 - alpha) * (deviation * deviation)))
-    store_at(state.mean, k, multiply_add(alpha, mean, (1 - alpha) * x))
+    store_at(state.variance, k, variance)
+    store_at(state.mean, k, mean)
     return multiply_add(load_at(state.gain, k), y, load_at(state.shift, k))
 
 
 @inlined
 def activate_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
     """Pre-activations become outputs; lists the active units."""
-    unit, n, start = layout.unit[level], layout.size[level], layout.active[level]
+    unit, n, start = layout.unit[level], layout.size[level], layout.first_active[level]
     for k in range(unit, layout.unit[level + 1], VECTOR):
         z = load_at(scratch.h, k)
         if choices.normalized:
@@ -156,10 +146,10 @@ def activate_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers:
     count = 0
     for i in range(n):
         h_i = scratch.h[unit + i]
-        scratch.listed[start + count] = i
-        scratch.outputs[start + count] = h_i
+        scratch.active[start + count] = i
+        scratch.active_outputs[start + count] = h_i
         # Without a branch; not-a-number counts as active.
-        count += 1 if choices.activation != RELU else int(not h_i <= 0)
+        count += 1 if choices.activation != Activation.RELU else int(not h_i <= 0)
     fill_up(layout, scratch, level, count)
 
 
@@ -172,7 +162,7 @@ def classify(state: Any, layout: Any, scratch: Any, level: int, label: int) -> N
         if scratch.h[unit + i] > scratch.h[unit + best]:
             best = i
     top = scratch.h[unit + best]
-    state.totals[RIGHT] += best == label
+    state.totals[Total.RIGHT] += best == label
     for k in range(unit, layout.unit[level + 1], VECTOR):
         store_at(scratch.delta, k, exponential(load_at(scratch.h, k) - top))
     for i in range(n, layout.unit[level + 1] - unit):
@@ -180,7 +170,7 @@ def classify(state: Any, layout: Any, scratch: Any, level: int, label: int) -> N
     whole = 0.0
     for i in range(n):
         whole += scratch.delta[unit + i]
-    state.totals[LOSS] += math.log(whole) - (np.float64(scratch.h[unit + label]) - top)
+    state.totals[Total.LOSS] += math.log(whole) - (np.float64(scratch.h[unit + label]) - top)
     for k in range(unit, layout.unit[level + 1], VECTOR):
         store_at(scratch.delta, k, load_at(scratch.delta, k) * (1.0 / whole))
     scratch.delta[unit + label] -= 1
@@ -206,16 +196,14 @@ def decay(state: Any, layout: Any, choices: Any, numbers: Any, layer: int) -> No
 
 
 @inlined
-def descend_rows(
-    state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, back: bool, hidden: bool
-) -> None:
+def sgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, back: bool, hidden: bool) -> None:
     """SGD on a layer's weights, and the gradient by its inputs from the weights before it.
 
     `back` (not the first layer) and `hidden` (not the last) are constants where this is called, so that the inner loop has no
     branches.
     """
     stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
-    start = layout.active[layer]
+    start = layout.first_active[layer]
     w, delta, incoming = state.weights, scratch.delta, state.incoming
     sums_in = needs_incoming(choices) and hidden
     sums_out = needs_outgoing(choices) and back
@@ -227,18 +215,18 @@ def descend_rows(
     zero = spread(0.0, load_at(delta, above))
     far = layout.size[layer] * stride > FAR
     # Backwards: what the forward pass has read last is still in the cache.
-    for k in range(scratch.number[layer] - ROWS, -1, -ROWS):
-        j_a, j_b = scratch.listed[start + k], scratch.listed[start + k + 1]
-        j_c, j_d = scratch.listed[start + k + 2], scratch.listed[start + k + 3]
+    for k in range(scratch.active_count[layer] - ROWS, -1, -ROWS):
+        j_a, j_b = scratch.active[start + k], scratch.active[start + k + 1]
+        j_c, j_d = scratch.active[start + k + 2], scratch.active[start + k + 3]
         a, b, c, d = first + j_a * stride, first + j_b * stride, first + j_c * stride, first + j_d * stride
-        s_a, s_b = -rate * scratch.outputs[start + k], -rate * scratch.outputs[start + k + 1]
-        s_c, s_d = -rate * scratch.outputs[start + k + 2], -rate * scratch.outputs[start + k + 3]
+        s_a, s_b = -rate * scratch.active_outputs[start + k], -rate * scratch.active_outputs[start + k + 1]
+        s_c, s_d = -rate * scratch.active_outputs[start + k + 2], -rate * scratch.active_outputs[start + k + 3]
         dot_a, dot_b, dot_c, dot_d = zero, zero, zero, zero
         out_a, out_b, out_c, out_d = zero, zero, zero, zero
-        for begin in range(0, stride, BLOCK):
-            end = min(begin + BLOCK, stride)
+        for begin in range(0, stride, FETCHED):
+            end = min(begin + FETCHED, stride)
             if far:
-                announce(state, layout, scratch, layer, k - ROWS, begin, end)
+                prefetch_rows(state, layout, scratch, layer, k - ROWS, begin, end)
             for i in range(begin, end, VECTOR):
                 g = load_at(delta, above + i)
                 w_a, w_b, w_c, w_d = load_at(w, a + i), load_at(w, b + i), load_at(w, c + i), load_at(w, d + i)
@@ -261,10 +249,10 @@ def descend_rows(
                     store_at(incoming, above + i, load_at(incoming, above + i) + (left + right))
         if back:
             g_a, g_b, g_c, g_d = four_sums(dot_a, dot_b, dot_c, dot_d)
-            hand_back(layout, scratch, choices, below, layer, j_d, g_d, scale)
-            hand_back(layout, scratch, choices, below, layer, j_c, g_c, scale)
-            hand_back(layout, scratch, choices, below, layer, j_b, g_b, scale)
-            hand_back(layout, scratch, choices, below, layer, j_a, g_a, scale)
+            store_delta(layout, scratch, choices, below, layer, j_d, g_d, scale)
+            store_delta(layout, scratch, choices, below, layer, j_c, g_c, scale)
+            store_delta(layout, scratch, choices, below, layer, j_b, g_b, scale)
+            store_delta(layout, scratch, choices, below, layer, j_a, g_a, scale)
         if sums_out:
             m_a, m_b, m_c, m_d = four_sums(out_a, out_b, out_c, out_d)
             n = layout.size[layer]
@@ -278,7 +266,7 @@ def descend_rows(
 
 
 @inlined
-def hand_back(layout: Any, scratch: Any, choices: Any, below: int, layer: int, j: int, gradient: Any, scale: float) -> None:
+def store_delta(layout: Any, scratch: Any, choices: Any, below: int, layer: int, j: int, gradient: Any, scale: float) -> None:
     """δ of unit j, given Σ w δ over what it feeds. The spare row is no unit."""
     if j < layout.size[layer]:
         if choices.decays:
@@ -287,8 +275,8 @@ def hand_back(layout: Any, scratch: Any, choices: Any, below: int, layer: int, j
 
 
 @inlined
-def adapt_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int) -> None:
-    """`descend_rows` with Adam: every weight has a momentum of its own, so every row moves."""
+def adam_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int) -> None:
+    """`sgd_rows` with Adam: every weight has a momentum of its own, so every row moves."""
     stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
     last = len(layout.stride) - 1
     sums_in = needs_incoming(choices) and layer < last
@@ -323,7 +311,7 @@ def adapt_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any
             if sums_out:
                 out = out + size
         if layer > 0:
-            hand_back(layout, scratch, choices, below, layer, j, total(dot), 1.0)
+            store_delta(layout, scratch, choices, below, layer, j, total(dot), 1.0)
         if sums_out:
             state.outgoing[below + j] = total(out)
 
@@ -332,15 +320,11 @@ def adapt_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any
 def adam(
     values: Any, first: Any, second: Any, choices: Any, numbers: Any, k: int, gradient: Any, scale_1: Any, scale_2: Any
 ) -> Any:
-    """One step of Adam for the parameters at `k`. The scales are α / (1 - β₁ᵗ) and 1 / (1 - β₂ᵗ). Returns the new values."""
-    w = load_at(values, k)
-    if choices.decays:
-        gradient = multiply_add(numbers.weight_decay, w, gradient)
-    m = multiply_add(numbers.beta_1, load_at(first, k), (1 - numbers.beta_1) * gradient)
-    v = multiply_add(numbers.beta_2, load_at(second, k), (1 - numbers.beta_2) * (gradient * gradient))
+    """One step of Adam for the parameters at `k`, with the factors of `rules.adam_scales`. Returns the new values."""
+    w, m, v = load_at(values, k), load_at(first, k), load_at(second, k)
+    w, m, v = rules.adam(w, m, v, gradient, scale_1, scale_2, choices, numbers)
     store_at(first, k, m)
     store_at(second, k, v)
-    w = w - scale_1 * m / (square_root(v * scale_2) + numbers.epsilon)
     store_at(values, k, w)
     return w
 
@@ -352,10 +336,7 @@ def step_vector(values: Any, first: Any, second: Any, scratch: Any, choices: Any
         scale_1, scale_2 = load_at(scratch.inverse_1, k), load_at(scratch.inverse_2, k)
         adam(values, first, second, choices, numbers, k, gradient, scale_1, scale_2)
     else:
-        w = load_at(values, k)
-        if choices.decays:
-            w = w * (1 - numbers.step_size * numbers.weight_decay)
-        store_at(values, k, multiply_add(-numbers.step_size, gradient, w))
+        store_at(values, k, rules.sgd(load_at(values, k), -numbers.step_size, gradient, choices, numbers))
 
 
 @inlined
@@ -365,29 +346,27 @@ def learn_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers: An
     for k in range(layout.unit[level], layout.unit[level + 1], VECTOR):
         delta = load_at(scratch.delta, k)
         if choices.normalized and hidden:
-            y, u, v = load_at(scratch.normalized, k), load_at(state.control_u, k), load_at(state.control_v, k)
-            rate, by_y = 1 - numbers.alpha_backward, delta * load_at(state.gain, k)
+            y, by_y = load_at(scratch.normalized, k), delta * load_at(state.gain, k)
             step_vector(state.gain, state.gain_first, state.gain_second, scratch, choices, numbers, k, delta * y)
             step_vector(state.shift, state.shift_first, state.shift_second, scratch, choices, numbers, k, delta)
-            delta = by_y - rate * v * y  # Chiley et al., equations 10 to 12
-            store_at(state.control_v, k, multiply_add(delta, y, v))
-            delta = delta / load_at(scratch.sigma, k)
-            delta = delta - rate * u
-            store_at(state.control_u, k, u + delta)
+            u, v = load_at(state.control_u, k), load_at(state.control_v, k)
+            delta, u, v = rules.control(by_y, y, load_at(scratch.sigma, k), u, v, numbers)
+            store_at(state.control_v, k, v)
+            store_at(state.control_u, k, u)
             store_at(scratch.delta, k, delta)
         step_vector(state.bias, state.bias_first, state.bias_second, scratch, choices, numbers, k, delta)
 
 
 @inlined
 def count_time_steps(state: Any, layout: Any, scratch: Any, numbers: Any) -> None:
-    """Adam's factors of this step, for every unit. 1 - βᵗ is kept by a recursion that never cancels."""
+    """Writes Adam's factors of this step for every unit, see `rules.adam_scales`."""
     for k in range(0, layout.unit[len(layout.size)], VECTOR):
-        c_1 = multiply_add(numbers.beta_1, load_at(state.correction_1, k), 1 - numbers.beta_1)
-        c_2 = multiply_add(numbers.beta_2, load_at(state.correction_2, k), 1 - numbers.beta_2)
+        c_1, c_2 = load_at(state.correction_1, k), load_at(state.correction_2, k)
+        c_1, c_2, scale_1, scale_2 = rules.adam_scales(c_1, c_2, numbers)
         store_at(state.correction_1, k, c_1)
         store_at(state.correction_2, k, c_2)
-        store_at(scratch.inverse_1, k, numbers.step_size / c_1)
-        store_at(scratch.inverse_2, k, 1.0 / c_2)
+        store_at(scratch.inverse_1, k, scale_1)
+        store_at(scratch.inverse_2, k, scale_2)
 
 
 def _make_classifier(constant: Choices | None) -> Callable[..., None]:
@@ -419,8 +398,8 @@ def _make_classifier(constant: Choices | None) -> Callable[..., None]:
           where: int64 [pixels], where each pixel goes.
           shades: [256], the input for each value of a pixel.
           bounds: float64 [layers], of the distribution of new weights.
-          given: choices; see `learner_state`.
-          numbers: see `learner_state`.
+          given: choices; see `choices`.
+          numbers: see `choices`.
         """
         use_wide_vectors()
         choices = known if fixed else given
@@ -428,7 +407,7 @@ def _make_classifier(constant: Choices | None) -> Callable[..., None]:
         layers = len(layout.stride)
         for t in range(len(order)):
             image = order[t]
-            show(layout, scratch, choices, stream, image, where, shades)
+            load_image(layout, scratch, choices, stream, image, where, shades)
             for layer in range(layers):
                 sum_rows(state, layout, scratch, choices, layer)
                 if layer < layers - 1:
@@ -438,17 +417,17 @@ def _make_classifier(constant: Choices | None) -> Callable[..., None]:
                 count_time_steps(state, layout, scratch, numbers)
             for layer in range(layers - 1, -1, -1):
                 learn_level(state, layout, scratch, choices, numbers, layer + 1)
-                if layer > 0 and choices.activation == RELU:
+                if layer > 0 and choices.activation == Activation.RELU:
                     clear_delta(layout, scratch, layer)
                 if choices.adam:
-                    adapt_rows(state, layout, scratch, choices, numbers, layer)
+                    adam_rows(state, layout, scratch, choices, numbers, layer)
                 elif layer == 0:
-                    descend_rows(state, layout, scratch, choices, numbers, layer, False, True)
+                    sgd_rows(state, layout, scratch, choices, numbers, layer, False, True)
                 elif layer == layers - 1:
-                    descend_rows(state, layout, scratch, choices, numbers, layer, True, False)
+                    sgd_rows(state, layout, scratch, choices, numbers, layer, True, False)
                 else:
-                    descend_rows(state, layout, scratch, choices, numbers, layer, True, True)
-            hide(layout, scratch, choices)
+                    sgd_rows(state, layout, scratch, choices, numbers, layer, True, True)
+            clear_image(layout, scratch, choices)
             if choices.replaces:
                 if state.steps[0] % REFRESH == 0:
                     for layer in range(layers):
@@ -466,6 +445,6 @@ def specialised_classifier(choices: Choices) -> Callable[..., None]:
 
 
 @functools.cache
-def general_classifier() -> Callable[..., None]:
+def unspecialised_classifier() -> Callable[..., None]:
     """Compiled once for all choices, which it takes at run time: slower, and the same numbers. For tests."""
     return _make_classifier(None)

@@ -1,5 +1,6 @@
 """The learner of Continual PPO (Algorithm 3 of the paper), without the work that its mini-batches don't need."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -9,23 +10,15 @@ from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.evaluation.postprocessing import Postprocessing
-from ray.rllib.utils.metrics import (
-    ALL_MODULES,
-    MODULE_TRAIN_BATCH_SIZE_MEAN,
-    NUM_ENV_STEPS_TRAINED,
-    NUM_ENV_STEPS_TRAINED_LIFETIME,
-    NUM_MODULE_STEPS_TRAINED,
-    NUM_MODULE_STEPS_TRAINED_LIFETIME,
-    WEIGHTS_SEQ_NO,
-)
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
-from rllib_ext.advantages import Advantages
-from rllib_ext.learner import ContinualBackpropLearnerMixin
-from rllib_ext.minibatches import MiniBatch, MiniBatches
+from rllib_ext.learners.advantages import Advantages
+from rllib_ext.learners.minibatches import MiniBatches
+from rllib_ext.learners.mixin import ContinualBackpropLearnerMixin
 
 EPOCHS = "num_epochs"
+"""Name of a part of the state: epochs so far."""
 
 
 class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
@@ -33,7 +26,7 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
 
     Changes to RLlib's PPO learner, besides those of the mixin:
 
-    - Advantages and mini-batches as in `rllib_ext.advantages` and `rllib_ext.minibatches`.
+    - Advantages and mini-batches as in `rllib_ext.learners.advantages` and `rllib_ext.learners.minibatches`.
     - The loss is the same, to the last bit, but an entropy bonus of zero is not computed, and what is only reported is
       computed for an iteration's last mini-batch: RLlib computes it for all and reports the last.
 
@@ -43,77 +36,31 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._epochs = 0
-        self._rows = 0
-        self._reporting = True
 
     def build(self) -> None:
         super().build()
-        pipeline = self._learner_connector
-        if pipeline is not None and self.config.add_default_connectors_to_learner_pipeline:
-            pipeline.remove(GeneralAdvantageEstimation)
-            pipeline.append(Advantages(gamma=self.config.gamma, lambda_=self.config.lambda_))
+        if self.connectors is not None and self.config.add_default_connectors_to_learner_pipeline:
+            self.connectors.remove(GeneralAdvantageEstimation)
+            self.connectors.append(Advantages(gamma=self.config.gamma, lambda_=self.config.lambda_))
 
-    def _create_iterator_if_necessary(self, **kwargs: Any) -> Any:
-        batches = super()._create_iterator_if_necessary(**kwargs)
-        modules = getattr(batches, "_batch", None)
-        minibatch_size = kwargs["minibatch_size"]
-        if modules is None or not minibatch_size or not kwargs["shuffle_batch_per_epoch"] or len(modules.policy_batches) > 1:
-            return batches
-        ((module_id, columns),) = modules.policy_batches.items()
-        if Columns.LOSS_MASK in columns or Columns.SEQ_LENS in columns or self.module[module_id].is_stateful():
-            return batches
+    def mini_batches(self, columns: dict[str, Any], stock: Iterable[Any], **kwargs: Any) -> Iterable[Any]:
+        if not kwargs["minibatch_size"] or not kwargs["shuffle_batch_per_epoch"] or len(columns) > 1:
+            return stock
+        ((module_id, rows),) = columns.items()
+        if Columns.LOSS_MASK in rows or Columns.SEQ_LENS in rows or self.module[module_id].is_stateful():
+            return stock
         batches = MiniBatches(
             module_id,
-            dict(columns),
+            dict(rows),
             num_epochs=kwargs["num_epochs"],
-            minibatch_size=minibatch_size,
+            minibatch_size=kwargs["minibatch_size"],
             seed=self.config.seed or 0,
-            learner=self._learner_index,
+            learner=self.learner_index,
             first_epoch=self._epochs,
             total=kwargs["num_total_minibatches"],
         )
         self._epochs += batches.epochs
-        self._reporting = False
-        return self._announcing_the_last(batches)
-
-    def _announcing_the_last(self, batches: MiniBatches) -> Any:
-        for batch in batches:
-            self._reporting = batch.is_last
-            yield batch
-        self._reporting = True
-
-    def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
-        if self._reporting:
-            super()._compute_off_policyness(batch)
-
-    def _log_metrics(self, batch: Any) -> None:
-        if not isinstance(batch, MiniBatch):
-            super()._log_metrics(batch)
-
-    def _log_steps_trained_metrics(self, batch: Any) -> None:
-        """Once per iteration: RLlib's counters are sums, and each of its eight entries costs as much as a small layer."""
-        if not isinstance(batch, MiniBatch):
-            super()._log_steps_trained_metrics(batch)
-            return
-        self._rows += batch.rows
-        if not batch.is_last:
-            return
-        (module_id,) = batch.policy_batches
-        for counter in (
-            self._metrics_all_modules_num_env_steps_trained,
-            self._metrics_all_modules_num_module_steps_trained,
-        ):
-            counter.inc(value=self._rows)
-        self.metrics.log_value((module_id, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
-        self.metrics.log_value((module_id, MODULE_TRAIN_BATCH_SIZE_MEAN), batch.rows, reduce="mean")
-        for owner, sums, lifetime in (
-            (module_id, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
-            (ALL_MODULES, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
-            (ALL_MODULES, NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME),
-        ):
-            self.metrics.log_value((owner, sums), self._rows, reduce="sum")
-            self.metrics.log_value((owner, lifetime), self._rows, reduce="lifetime_sum", with_throughput=True)
-        self._rows = 0
+        return batches
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]) -> Tensor:
         if config.use_kl_loss or not config.use_critic or Columns.LOSS_MASK in batch:
@@ -134,7 +81,7 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
         if entropy_coefficient:
             objective = objective - entropy_coefficient * policy.entropy()
         total = torch.mean(objective)
-        if self._reporting:
+        if self.reporting:
             reported = {
                 POLICY_LOSS_KEY: -torch.mean(surrogate),
                 VF_LOSS_KEY: torch.mean(value_loss),

@@ -13,7 +13,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
 from cbp_ray.errors import InputError
-from rllib_ext.minibatches import rows_of
+from rllib_ext.learners.minibatches import rows_of
 
 UNUSED = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.LOSS_MASK)
 """Columns that no mini-batch needs once there are advantages and value targets."""

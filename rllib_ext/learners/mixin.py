@@ -1,32 +1,36 @@
 """Generate-and-test inside RLlib's learners: after the optimizer's step of every mini-batch (Algorithm 3 of the paper)."""
 
+import logging
 from typing import Any
 
 import torch
 from ray.rllib.core import COMPONENT_OPTIMIZER
-from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.metrics import ALL_MODULES
 from torch import Tensor
 
 from cbp_ray.algorithm.report import StepReport
 from cbp_ray.compiled import GenerateAndTest
 from cbp_ray.errors import InputError
-from rllib_ext.diagnostics import Diagnostics
-from rllib_ext.learner_state import LOGGER, copy_of_state, random_state, set_random_state, tensors
-from rllib_ext.optimizers import with_time_steps
-from rllib_ext.targets import Targets
-from rllib_ext.topology import treatable_layers
+from rllib_ext.learners.diagnostics import Diagnostics
+from rllib_ext.learners.open_learner import OpenLearner
+from rllib_ext.learners.optimizers import with_time_steps
+from rllib_ext.learners.targets import Targets
+from rllib_ext.learners.topology import treatable_layers
+from rllib_ext.plain_state import random_state, set_random_state, to_arrays, to_tensors
+
+LOGGER = logging.getLogger(__name__)
 
 COMPONENT_GNT = "generate_and_test"
 """Name of the checkpoint's part that holds utilities, ages and running averages."""
 RESULTS = "continual_backprop"
 """Under a module's learner results: what generate-and-test did, and how able to learn the networks are."""
 GRADIENT_STEPS = "num_gradient_steps"
+"""Name of a result, and of a part of the state: gradient steps of an iteration, or so far."""
 MEASURE_EVERY = 100
 """Gradient steps between two diagnoses of the networks, where an update is a single mini-batch (DQN, SAC, IMPALA, APPO)."""
 
 
-class ContinualBackpropLearnerMixin(TorchLearner):
+class ContinualBackpropLearnerMixin(OpenLearner):
     """Puts generate-and-test into any torch learner of RLlib: `class MyLearner(ContinualBackpropLearnerMixin, ThatLearner)`.
 
     The settings come from `config.continual_backprop(...)`, per module if the config has overrides per module; without them
@@ -41,7 +45,7 @@ class ContinualBackpropLearnerMixin(TorchLearner):
     - With several learners, averages over the mini-batch are averages over the mini-batches of all replicas. Gradients,
       seeds and states being equal, so are the replacements.
     - The state has utilities, ages, averages, time steps and random state besides weights and moments.
-    - Target networks follow as `rllib_ext.targets` says.
+    - Target networks follow as `rllib_ext.learners.targets` says.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -110,27 +114,13 @@ class ContinualBackpropLearnerMixin(TorchLearner):
             kept.pop(module_id, None)
         return super().remove_module(module_id, **kwargs)
 
-    def _make_batch_if_necessary(self, training_data: Any) -> Any:
-        with torch.no_grad():  # values for advantages need no graph, and are no part of any mini-batch
-            return super()._make_batch_if_necessary(training_data)
-
-    def _create_iterator_if_necessary(self, **kwargs: Any) -> Any:
-        batches = super()._create_iterator_if_necessary(**kwargs)
-        if isinstance(batches, dict):  # RLlib returns an empty one, and stumbles over it later
-            raise RuntimeError(
-                "no module that is to be trained has data in this iteration; check policies_to_train in "
-                ".multi_agent(...) and the environment"
-            )
-        return batches
-
-    def _update(self, batch: dict[str, Any]) -> Any:
-        self._in_mini_batch = list(batch)
+    def before_mini_batch(self, module_ids: list[str]) -> None:
+        self._in_mini_batch = module_ids
         for gnt in self._gnts.values():
             gnt.forget_forwards()
-        return super()._update(batch)
 
     def apply_gradients(self, gradients_dict: dict[Any, Tensor]) -> None:
-        self._step_optimizers(gradients_dict)
+        self.step_optimizers(gradients_dict)
         self._gradient_steps += bool(gradients_dict)
         for module_id in self._in_mini_batch:
             gnt = self._gnts.get(module_id)
@@ -140,17 +130,6 @@ class ContinualBackpropLearnerMixin(TorchLearner):
                     self._replaced[module_id] += sum(map(len, report.replaced.values()))
                     if module_id in self._targets:
                         self._targets[module_id].follow(report.replaced)
-
-    def _step_optimizers(self, gradients: dict[Any, Tensor]) -> None:
-        """The learner's own `apply_gradients`, or the part of it that is left when all gradients are finite."""
-        special = self._lr_scheduler_classes is not None or self._grad_scalers is not None
-        if special or not gradients or not _all_finite(list(gradients.values())):
-            super().apply_gradients(gradients)
-            return
-        for param, gradient in gradients.items():
-            self._params[param].grad = gradient
-        for optimizer in self._named_optimizers.values():
-            optimizer.step()
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         steps = self._gradient_steps - self._gradient_steps_reported
@@ -175,9 +154,9 @@ class ContinualBackpropLearnerMixin(TorchLearner):
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
-        if self._check_component(COMPONENT_GNT, components, not_components):
+        if self.has_component(COMPONENT_GNT, components, not_components):
             state[COMPONENT_GNT] = {
-                "modules": {module_id: copy_of_state(gnt.state_dict()) for module_id, gnt in self._gnts.items()},
+                "modules": {module_id: to_arrays(gnt.state_dict()) for module_id, gnt in self._gnts.items()},
                 "random_state": None if self.config.seed is None else random_state(),
                 **self._own_state(),
             }
@@ -193,8 +172,7 @@ class ContinualBackpropLearnerMixin(TorchLearner):
 
     def set_state(self, state: dict[str, Any]) -> None:
         if COMPONENT_GNT in state:
-            # RLlib keeps its weights where it has made more updates than the state's owner: going back would be half done.
-            self._weights_seq_no = 0
+            self.accept_older_weights()
         super().set_state(state)
         saved = state.get(COMPONENT_GNT)
         if saved is None:
@@ -204,7 +182,7 @@ class ContinualBackpropLearnerMixin(TorchLearner):
         for module_id, gnt in self._gnts.items():
             if module_id in saved["modules"]:
                 try:
-                    gnt.load_state_dict(tensors(saved["modules"][module_id]))
+                    gnt.load_state_dict(to_tensors(saved["modules"][module_id]))
                 except InputError as error:
                     reason = str(error).replace("make GenerateAndTest with", "call .continual_backprop(...) with")
                     raise InputError(f".continual_backprop(...), module {module_id!r}: {reason}") from error
@@ -213,23 +191,6 @@ class ContinualBackpropLearnerMixin(TorchLearner):
         self._set_own_state(saved)
         if saved["random_state"] is not None and self.config.seed is not None:
             set_random_state(saved["random_state"])
-
-    def _get_optimizer_state(self) -> dict[str, Any]:
-        return {
-            name: {"module_id": self._optimizer_name_to_module[name], "state": copy_of_state(optimizer.state_dict())}
-            for name, optimizer in self._named_optimizers.items()
-        }
-
-    def _set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """As RLlib's, but numbers stay what they are: RLlib makes float32 tensors of counters and of float64 moments."""
-        for name, saved in state.items():
-            if name in self._named_optimizers:
-                self._named_optimizers[name].load_state_dict(tensors(saved["state"]))
-
-
-def _all_finite(gradients: list[Tensor]) -> bool:
-    """One look at all gradients together; RLlib takes two at each. Norms too large to be numbers count as not finite."""
-    return bool(torch.stack(torch._foreach_norm(gradients)).isfinite().all())
 
 
 def _average_over_replicas(averages: Tensor) -> None:

@@ -11,6 +11,7 @@ A target network is a copy of the main one that follows it slowly. There are two
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from ray.rllib.core.rl_module.apis import TargetNetworkAPI
@@ -18,6 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
 from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit
+from cbp_ray.algorithm.units import Consumer
 
 
 class Targets:
@@ -28,7 +30,7 @@ class Targets:
         self.target_of: dict[Tensor, Tensor] = {}
         for main, target in pairs:
             self.target_of |= dict(zip(_state(main), _state(target), strict=True))
-        self.modules: dict[str, nn.Module] = dict(module.named_modules())
+        self.modules: dict[str, Any] = dict(module.named_modules())
         self.layers = {layer.unit: layer for layer in layers}
 
     @torch.no_grad()
@@ -41,10 +43,9 @@ class Targets:
                     if tensor.ndim:
                         self._copy(tensor, 0, index)
             for part in layer.outgoing:
-                unit, consumer = self.modules[name], self.modules[part]
-                width = inputs_per_unit(unit, consumer) or 1  # type: ignore[arg-type]
-                columns = (index[:, None] * width + torch.arange(width)).flatten()
-                self._copy(consumer.weight, 1, columns)  # type: ignore[arg-type]
+                unit, module = self.modules[name], self.modules[part]
+                consumer = Consumer(module, inputs_per_unit(unit, module) or 1)
+                self._copy(consumer.module.weight, 1, consumer.columns(index))
 
     def _copy(self, main: Tensor, dim: int, index: Tensor) -> None:
         target = self.target_of.get(main)

@@ -5,7 +5,6 @@ sampling it from [1e-4, 1e4]." Here it is a function of a seed and the global ti
 other, so every process that knows the step knows the friction.
 """
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,10 +12,13 @@ from typing import Any
 
 from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
-from cbp_ray.validation import SEEDS, whole_number
+from cbp_ray.validation import SEEDS, suggest, whole_number
+from rllib_ext.ant.paper_settings import PAPER
 
-STANDARD_FRICTION = 1.5
-"""Of the robot's geoms in PyBullet's Ant. The ground's is 0.8; what acts between them is the product."""
+FRICTION = "friction"
+"""Name of the friction in an environment's settings, among its attributes and in RLlib's results."""
+STANDARD_FRICTION = PAPER.friction_initial
+"""Friction of the robot's geoms in PyBullet's Ant. The ground's is 0.8; what acts between them is the product."""
 
 
 def positive(name: str, value: Any, example: float = STANDARD_FRICTION) -> float:
@@ -46,19 +48,19 @@ class FrictionSchedule:
 
     seed: int = 0
     """Fixes the sequence; the same for every algorithm that is compared."""
-    period: int = 10_000_000
+    period: int = PAPER.friction_period
     """Time-steps between two changes."""
-    low: float = 1e-4
+    low: float = PAPER.friction_low
     """Least friction."""
-    high: float = 1e4
+    high: float = PAPER.friction_high
     """Largest friction."""
-    initial: float = STANDARD_FRICTION
+    initial: float = PAPER.friction_initial
     """Friction of the first `period` time-steps."""
 
     def __post_init__(self) -> None:
         whole_number("friction.seed", self.seed, below=SEEDS)
         # 1e7 is a usual way to write a period.
-        period = int(p) if (p := positive("friction.period", self.period, 10_000_000)).is_integer() else self.period
+        period = int(p) if (p := positive("friction.period", self.period, PAPER.friction_period)).is_integer() else self.period
         object.__setattr__(self, "period", whole_number("friction.period", period, least=1))
         for name in ("low", "high", "initial"):
             object.__setattr__(self, name, positive(f"friction.{name}", getattr(self, name)))
@@ -86,9 +88,7 @@ class FrictionSchedule:
         known = [field.name for field in fields(cls)]
         for name, value in settings.items():
             if name not in known:
-                close = difflib.get_close_matches(str(name), known, n=1)
-                fix = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-                raise InputError(f"friction.{name}: unknown setting, got {value!r}; {fix}")
+                raise InputError(f"friction.{name}: unknown setting, got {value!r}; {suggest(str(name), known)}")
         return cls(**{"seed": seed, **settings})
 
     def friction(self, step: int) -> float:
@@ -105,3 +105,8 @@ class FrictionSchedule:
     def next_change(self, step: int) -> int:
         """The first global time-step after `step` with a friction of its own."""
         return (step // self.period + 1) * self.period
+
+
+def schedule_of(config: Any) -> FrictionSchedule:
+    """The schedule that a config of RLlib asks for."""
+    return FrictionSchedule.make(config.env_config.get(FRICTION), seed=config.seed or 0)

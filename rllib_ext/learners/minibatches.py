@@ -19,9 +19,16 @@ def rows_of(column: Any, index: Tensor) -> Any:
 class MiniBatch(NamedTuple):
     """What a learner's loop needs of RLlib's `MultiAgentBatch`, whose making costs as much as a forward pass."""
 
-    policy_batches: dict[str, dict[str, Any]]
+    policy_batches: dict[str, Any]
+    """Columns by module."""
     rows: int
+    """Number of time-steps."""
     is_last: bool
+    """Whether it is the last one of its iteration."""
+
+    def env_steps(self) -> int:
+        """The number of time-steps, as RLlib asks for it."""
+        return self.rows
 
 
 class MiniBatches:

@@ -82,13 +82,10 @@ class LeanEnvToModule(EnvToModulePipeline):
 class LeanModuleToEnv(ModuleToEnvPipeline):
     """Actions, drawn from the distribution that the module gives, and what they become for the environment."""
 
-    def __call__(self, *, rl_module: Any, batch: dict[str, Any], explore: bool, **kwargs: Any) -> dict[str, Any]:
-        get_actions, settings, space = (
-            self.connectors[0],
-            self.connectors[AFTER.index(NormalizeAndClipActions)],
-            self.action_space,
-        )
-        get_actions._get_actions(batch, rl_module, explore)
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        get_actions, settings = self.connectors[0], self.connectors[AFTER.index(NormalizeAndClipActions)]
+        space = self.action_space
+        get_actions(batch=batch, **kwargs)
         arrays = {name: tensor.detach().numpy() for name, tensor in batch.items()}
         actions = arrays[Columns.ACTIONS]
         if settings.normalize_actions and _is_bounded(space):

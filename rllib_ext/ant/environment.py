@@ -20,7 +20,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
-from rllib_ext.friction import STANDARD_FRICTION, FrictionSchedule, positive
+from rllib_ext.ant.friction import STANDARD_FRICTION, FrictionSchedule, positive
 
 MAX_EPISODE_STEPS = 1000
 

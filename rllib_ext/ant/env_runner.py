@@ -1,0 +1,108 @@
+"""The env runner of Slippery Ant: sets the friction of its environments by the global time-step."""
+
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.utils.debug import update_global_seed_if_necessary
+from torch import nn
+
+from cbp_ray.randomness import Purpose, words
+from rllib_ext.ant.episode_returns import END_STEPS, RETURNS
+from rllib_ext.ant.friction import FRICTION, schedule_of
+from rllib_ext.ant.global_steps import GlobalSteps
+from rllib_ext.ant.open_env_runner import OpenEnvRunner
+from rllib_ext.plain_state import flatten, random_state, set_random_state, unflatten
+
+
+class SlipperyEnvRunner(OpenEnvRunner):
+    """Sets `friction` of its environments by the global time-step. During evaluation it stays as it is at the beginning."""
+
+    def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
+        self.schedule = schedule_of(config)
+        self.steps = GlobalSteps()
+        self._evaluates = bool(config.in_evaluation)
+        self._is_new = True
+        self._restored = False
+        super().__init__(config=config, **kwargs)
+        if isinstance(self.module, nn.Module):
+            self.module.eval()  # a runner never trains
+
+    def begin_at(self, step: int, runners: int, position: int) -> bool:
+        """Takes note of the number of time-steps so far, and which of how many runners this one is now.
+
+        Returns:
+          Whether the runner is new: this was its first such message.
+        """
+        new, self._is_new = self._is_new, False
+        # Evaluation takes no time.
+        self.steps = GlobalSteps(step, runners, position) if not self._evaluates else GlobalSteps(step, runners=0)
+        if new and step > 0 and self.worker_index and self.config.seed is not None and not self._restored:
+            # Otherwise a resumed run and a replaced runner would draw the random actions of the beginning again.
+            update_global_seed_if_necessary(self.config.framework_str, self._random_words(1)[0] % 2**32)
+        return new
+
+    def _random_words(self, count: int) -> list[int]:
+        """Random numbers that belong to this runner at the present global step."""
+        address = (self.worker_index or 0, self.steps.start, int(self._evaluates))
+        return [int(word) for word in words(int(self.config.seed or 0), Purpose.EPISODES, count, address=address)]
+
+    def reset_seeds(self) -> list[int]:
+        # RLlib gives runner 1, environment 2 the seed of runner 2, environment 1, and a replaced runner the seeds of the lost.
+        return self._random_words(1 + self.num_envs)[1:]
+
+    def make_env(self) -> None:
+        super().make_env()
+        self._forget_frictions()
+
+    def _forget_frictions(self) -> None:
+        """Has the frictions of all environments set again before the next step."""
+        self._frictions: list[float | None] = [None] * self.num_envs
+        # The steps for which they are right.
+        self._right = range(0)
+
+    def sample(self, **kwargs: Any) -> Any:
+        self._made_before = self.steps.made
+        return super().sample(**kwargs)
+
+    def before_step(self, stepping: list[int]) -> None:
+        if not stepping or (self.steps.number() in self._right and self.steps.number(len(stepping) - 1) in self._right):
+            return
+        frictions = list(self._frictions)
+        for ahead, index in enumerate(stepping):
+            frictions[index] = self.schedule.friction(self.steps.number(ahead))
+        # An environment that is being reset gets its friction with its first step, but must have some.
+        frictions = [self.schedule.friction(self.steps.number()) if value is None else value for value in frictions]
+        if frictions != self._frictions:
+            self.env.unwrapped.set_attr(FRICTION, frictions)
+            self._frictions = frictions
+        change = self.schedule.next_change(self.steps.number())
+        self._right = range(change - self.schedule.period, change) if len(set(frictions)) == 1 else range(0)
+
+    def after_step(self, stepping: list[int]) -> None:
+        self._numbers = {index: self.steps.number(ahead) for ahead, index in enumerate(stepping)}
+        self.steps.made += len(stepping)
+
+    def after_failure(self) -> None:
+        self.steps.made = self._made_before
+
+    def after_episode(self, index: int) -> None:
+        self.metrics.log_value(END_STEPS, self._numbers[index], reduce="item_series")
+        self.metrics.log_value(RETURNS, self.returns[index], reduce="item_series")
+
+    def load_rollout_state(self, state: dict[str, Any]) -> None:
+        super().load_rollout_state(state)
+        self._forget_frictions()
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """Rollouts and random state as arrays, which any of RLlib's checkpoint formats can hold; None without rollouts."""
+        if not self.has_rollout():
+            return None
+        return flatten({"rollout": self.rollout_state(), "random_state": random_state()})
+
+    def restore(self, checkpoint: dict[str, Any] | None) -> None:
+        """Continues where `checkpoint` was taken, if it is of as many environments as these."""
+        own = None if checkpoint is None else unflatten(checkpoint)
+        if own is not None and len(own["rollout"]["environments"]) == self.num_envs:
+            self.load_rollout_state(own["rollout"])
+            set_random_state(own["random_state"])
+            self._restored = True

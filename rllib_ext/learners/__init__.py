@@ -1,0 +1,1 @@
+"""Learners of RLlib with generate-and-test, and what they are made of."""

@@ -1,0 +1,141 @@
+"""RLlib's torch learner, opened: everything that we use of its private parts is in this file."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.utils.metrics import (
+    ALL_MODULES,
+    MODULE_TRAIN_BATCH_SIZE_MEAN,
+    NUM_ENV_STEPS_TRAINED,
+    NUM_ENV_STEPS_TRAINED_LIFETIME,
+    NUM_MODULE_STEPS_TRAINED,
+    NUM_MODULE_STEPS_TRAINED_LIFETIME,
+    WEIGHTS_SEQ_NO,
+)
+from torch import Tensor
+
+from rllib_ext.learners.minibatches import MiniBatch, MiniBatches
+from rllib_ext.plain_state import to_arrays, to_tensors
+
+
+class OpenLearner(TorchLearner):
+    """A torch learner of RLlib with hooks in its loop over mini-batches, and without work that nobody asks for."""
+
+    reporting = True
+    """Whether what the present mini-batch reports is kept: RLlib keeps the reports of an iteration's last one."""
+    _rows = 0
+
+    @property
+    def learner_index(self) -> int:
+        """Which of several learners this is."""
+        return int(self._learner_index)
+
+    @property
+    def connectors(self) -> Any:
+        """The pipeline that makes a batch of episodes; None if there is none."""
+        return self._learner_connector
+
+    def mini_batches(self, columns: dict[str, Any], stock: Iterable[Any], **kwargs: Any) -> Iterable[Any]:
+        """The mini-batches of an iteration.
+
+        Args:
+          columns: the whole batch by module.
+          stock: RLlib's own mini-batches of it.
+          kwargs: what `update` was called with.
+        """
+        return stock
+
+    def before_mini_batch(self, module_ids: list[str]) -> None:
+        """Is called before each update, with the modules that have data in the mini-batch."""
+
+    def has_component(self, name: str, components: Any, not_components: Any) -> bool:
+        """Whether a part of the state is wanted by one who calls `get_state` with these arguments."""
+        return bool(self._check_component(name, components, not_components))
+
+    def accept_older_weights(self) -> None:
+        """Lets `set_state` go back: RLlib keeps its weights where it has made more updates than the state's owner."""
+        self._weights_seq_no = 0
+
+    def step_optimizers(self, gradients: dict[Any, Tensor]) -> None:
+        """RLlib's `apply_gradients`, or the part of it that is left when all gradients are finite."""
+        special = self._lr_scheduler_classes is not None or self._grad_scalers is not None
+        if special or not gradients or not _all_finite(list(gradients.values())):
+            super().apply_gradients(gradients)
+            return
+        for param, gradient in gradients.items():
+            self._params[param].grad = gradient
+        for optimizer in self._named_optimizers.values():
+            optimizer.step()
+
+    def _make_batch_if_necessary(self, training_data: Any) -> Any:
+        with torch.no_grad():  # values for advantages need no graph, and are no part of any mini-batch
+            return super()._make_batch_if_necessary(training_data)
+
+    def _create_iterator_if_necessary(self, **kwargs: Any) -> Any:
+        stock = super()._create_iterator_if_necessary(**kwargs)
+        if isinstance(stock, dict):  # RLlib returns an empty one, and stumbles over it later
+            raise RuntimeError(
+                "no module that is to be trained has data in this iteration; check policies_to_train in "
+                ".multi_agent(...) and the environment"
+            )
+        batch = getattr(stock, "_batch", None)
+        chosen = stock if batch is None else self.mini_batches(batch.policy_batches, stock, **kwargs)
+        return self._reporting_the_last(chosen) if isinstance(chosen, MiniBatches) else chosen
+
+    def _reporting_the_last(self, batches: MiniBatches) -> Iterator[MiniBatch]:
+        for batch in batches:
+            self.reporting = batch.is_last
+            yield batch
+        self.reporting = True
+
+    def _update(self, batch: dict[str, Any]) -> Any:
+        self.before_mini_batch(list(batch))
+        return super()._update(batch)
+
+    def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
+        if self.reporting:
+            super()._compute_off_policyness(batch)
+
+    def _log_metrics(self, batch: Any) -> None:
+        if not isinstance(batch, MiniBatch):
+            super()._log_metrics(batch)
+
+    def _log_steps_trained_metrics(self, batch: Any) -> None:
+        """Counts once per iteration: RLlib's counters are sums, and each of its entries costs as much as a small layer."""
+        if not isinstance(batch, MiniBatch):
+            super()._log_steps_trained_metrics(batch)
+            return
+        self._rows += batch.rows
+        if not batch.is_last:
+            return
+        (module_id,) = batch.policy_batches
+        super()._log_metrics(MiniBatch({module_id: range(self._rows)}, self._rows, is_last=True))
+        self.metrics.log_value((module_id, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
+        self.metrics.log_value((module_id, MODULE_TRAIN_BATCH_SIZE_MEAN), batch.rows, reduce="mean")
+        for owner, sums, lifetime in (
+            (module_id, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (ALL_MODULES, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (ALL_MODULES, NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME),
+        ):
+            self.metrics.log_value((owner, sums), self._rows, reduce="sum")
+            self.metrics.log_value((owner, lifetime), self._rows, reduce="lifetime_sum", with_throughput=True)
+        self._rows = 0
+
+    def _get_optimizer_state(self) -> dict[str, Any]:
+        return {
+            name: {"module_id": self._optimizer_name_to_module[name], "state": to_arrays(optimizer.state_dict())}
+            for name, optimizer in self._named_optimizers.items()
+        }
+
+    def _set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """As RLlib's, but numbers stay what they are: RLlib makes float32 tensors of counters and of float64 moments."""
+        for name, saved in state.items():
+            if name in self._named_optimizers:
+                self._named_optimizers[name].load_state_dict(to_tensors(saved["state"]))
+
+
+def _all_finite(gradients: list[Tensor]) -> bool:
+    """One look at all gradients together; RLlib takes two at each. Norms too large to be numbers count as not finite."""
+    return bool(torch.stack(torch._foreach_norm(gradients)).isfinite().all())
