@@ -50,10 +50,6 @@ USED = {
         "ray._private.grpc_utils": "init_grpc_channel",
         "ray._private.services": "canonicalize_bootstrap_address",
     },
-    "cbp_ray/sweeps/jobs.py": {
-        "ray._private.runtime_env": "packaging",
-        "ray._private.runtime_env.packaging": "_get_excludes _dir_travel",
-    },
     "rllib_ext/algorithms.py": {
         "ray.rllib.algorithms.sac.sac_catalog:SACCatalog": "_build_qf_encoder_continuous _model_config_dict",
         "ray.rllib.core.models.torch.encoder:TorchMLPEncoder": "_forward",

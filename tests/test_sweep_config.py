@@ -231,7 +231,6 @@ def test_a_broken_file_is_refused_in_one_line_and_nothing_is_written(
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1
-    # What `--storage` or Tune objects to is not said of the file.
     assert output.err.removeprefix("cbp-ray run: ").startswith((f"{field}: ", f"file.yaml: {field}: "))
     assert [p.name for p in tmp_path.iterdir()] == ["file.yaml"]
 
