@@ -11,7 +11,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.sweeps import Sweep, load_sweep
 from cbp_ray.sweeps.sweep import join
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GOOD = """
 sweep: name
 seeds: 0:10
