@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+import cbp_ray
+
 ROOT = Path(__file__).parents[1]
 
 # From top to bottom. Names are those below `cbp_ray`; "cbp_ray" is the package itself, whose `__init__` offers the
@@ -202,3 +204,14 @@ def test_the_checker_catches_a_violation(module: str, source: str) -> None:
 )
 def test_the_checker_allows_what_the_design_allows(module: str, source: str) -> None:
     assert violations(module, source) == []
+
+
+def test_the_public_names_are_the_same_for_people_and_for_type_checkers() -> None:
+    tree = ast.parse((ROOT / "cbp_ray" / "__init__.py").read_text())
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed: dict[str | None, list[str]] = {}
+    for node in checked.body:
+        assert isinstance(node, ast.ImportFrom)
+        typed.setdefault(node.module, []).extend(alias.name for alias in node.names)
+    assert {home: sorted(names) for home, names in typed.items()} == {h: sorted(n) for h, n in cbp_ray._HOMES.items()}
+    assert all(getattr(cbp_ray, name) is not None for name in cbp_ray.__all__)

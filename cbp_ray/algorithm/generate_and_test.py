@@ -18,7 +18,7 @@ from cbp_ray.algorithm.magnitudes import Magnitudes
 from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers, unwrap
 from cbp_ray.algorithm.online_norm import OnlineNorm
 from cbp_ray.algorithm.optimizer_state import reset_weights
-from cbp_ray.algorithm.preconditions import check_biases, check_init, check_same_place, optimizers_by_parameter
+from cbp_ray.algorithm.preconditions import check_biases, check_init, check_same_place, check_state, optimizers_by_parameter
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.step_report import StepReport
@@ -132,10 +132,11 @@ class GenerateAndTest:
         start, scratch = 0, Scratch()
         for number, (hidden, distribution) in enumerate(zip(found, distributions, strict=True)):
             needs_mean = needs.deviation or variant.transfers_bias
-            layer = WatchedLayer(number, start, hidden, modules, distribution, needs, needs_mean, scratch)
+            seed = self.settings.seed
+            layer = WatchedLayer(number, start, hidden, modules, distribution, needs, needs_mean, scratch, seed)
             start += layer.count
             self._layers.append(layer)
-            self._populations += _populations(layer, self.settings.seed)
+            self._populations += layer.populations
         self._owners = {layer.weight: layer for layer in self._layers}
         check_same_place(self._layers)
         self._allocate()
@@ -404,29 +405,7 @@ class GenerateAndTest:
         Raises:
           InputError: if the state belongs to other layers, sizes or settings; nothing is changed then.
         """
-        missing = {"settings", "steps", "layers"} - set(state)
-        if missing:
-            raise InputError(f"load_state_dict: the state lacks {', '.join(sorted(missing))}; pass what state_dict() gave")
-        ours = asdict(self.settings)
-        for name, value in state["settings"].items():
-            if ours.get(name) != (tuple(value) if isinstance(value, list) else value):
-                raise InputError(
-                    f"load_state_dict: {name} was {value!r} when the state was saved and is {ours.get(name)!r} here; "
-                    "make GenerateAndTest with the saved settings"
-                )
-        names = [units.name for units in self._populations]
-        if list(state["layers"]) != names:
-            raise InputError(f"load_state_dict: the state is of layers {list(state['layers'])}, here are {names}")
-        for units in self._populations:
-            saved = len(state["layers"][units.name]["birth"])
-            if saved != units.count:
-                raise InputError(f"load_state_dict: layer {units.name!r} had {saved} units, this model's has {units.count}")
-            distribution = Distribution(**state["layers"][units.name]["distribution"])
-            if self._init is not None and distribution != units.layer.distribution:
-                raise InputError(
-                    f"load_state_dict: new units of layer {units.name!r} came from {distribution} when the state was saved; "
-                    f"init={self._init!r} says {units.layer.distribution}; leave init out"
-                )
+        check_state(state, self.settings, self._populations, self._init)
         self._follow_device()
         self._prepared = None
         self.steps = int(state["steps"])
@@ -461,19 +440,6 @@ class GenerateAndTest:
         for layer in self._layers:
             layer.hook.remove()
             layer.forget_forwards()
-
-
-def _populations(layer: WatchedLayer, seed: int | Sequence[int]) -> list[Population]:
-    """The units of a layer, divided into those that are compared with each other, each with its seed."""
-    if (layer.runs is None) != isinstance(seed, int) or (not isinstance(seed, int) and len(seed) != layer.runs):
-        wanted = "one whole number" if layer.runs is None else f"{layer.runs} whole numbers, one for each run of the stack"
-        raise InputError(f"GenerateAndTest: seed must be {wanted}, got {seed!r}")
-    layer.populations = (
-        [Population(layer, None, seed)]
-        if isinstance(seed, int)
-        else [Population(layer, run, own_seed) for run, own_seed in enumerate(seed)]
-    )
-    return layer.populations
 
 
 def _compiled_statistics() -> Statistics | None:

@@ -1,14 +1,17 @@
-"""What generate-and-test asks of a network, its optimizer and the settings that name its layers; all else is refused."""
+"""What generate-and-test asks of a network, its optimizer, the settings that name its layers, and a saved state."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cbp_ray.algorithm.network import HiddenLayer
-from cbp_ray.algorithm.watched_layer import WatchedLayer
+from cbp_ray.algorithm.settings import Settings
+from cbp_ray.algorithm.watched_layer import Population, WatchedLayer
 from cbp_ray.errors import InputError
+from cbp_ray.initial_weights import Distribution
 
 
 def check_same_place(layers: list[WatchedLayer]) -> None:
@@ -57,3 +60,30 @@ def check_biases(layers: list[HiddenLayer], modules: dict[str, nn.Module], prese
                     f"preset: {preset!r} moves a removed unit's mean contribution into the bias of {name!r}, which has none; "
                     "give it a bias or use preset='paper'"
                 )
+
+
+def check_state(state: Mapping[str, Any], settings: Settings, populations: list[Population], init: Any) -> None:
+    """Refuses a state of other layers, sizes or settings than these."""
+    missing = {"settings", "steps", "layers"} - set(state)
+    if missing:
+        raise InputError(f"load_state_dict: the state lacks {', '.join(sorted(missing))}; pass what state_dict() gave")
+    ours = asdict(settings)
+    for name, value in state["settings"].items():
+        if ours.get(name) != (tuple(value) if isinstance(value, list) else value):
+            raise InputError(
+                f"load_state_dict: {name} was {value!r} when the state was saved and is {ours.get(name)!r} here; "
+                "make GenerateAndTest with the saved settings"
+            )
+    names = [units.name for units in populations]
+    if list(state["layers"]) != names:
+        raise InputError(f"load_state_dict: the state is of layers {list(state['layers'])}, here are {names}")
+    for units in populations:
+        saved = len(state["layers"][units.name]["birth"])
+        if saved != units.count:
+            raise InputError(f"load_state_dict: layer {units.name!r} had {saved} units, this model's has {units.count}")
+        distribution = Distribution(**state["layers"][units.name]["distribution"])
+        if init is not None and distribution != units.layer.distribution:
+            raise InputError(
+                f"load_state_dict: new units of layer {units.name!r} came from {distribution} when the state was saved; "
+                f"init={init!r} says {units.layer.distribution}; leave init out"
+            )

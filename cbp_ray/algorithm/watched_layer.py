@@ -1,6 +1,6 @@
 """One hidden layer as generate-and-test sees it: its modules, and what its units did since the last step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -9,6 +9,7 @@ from torch._compile import _disable_dynamo
 
 from cbp_ray.algorithm.initialization import UnitModule
 from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit, units_per_run
+from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import Needs
 
@@ -131,8 +132,6 @@ class WatchedLayer:
     """Where the average of h is written."""
     activity: Tensor
     """Where the average of |h| or |h - f̂| is written."""
-    populations: list[Population]
-    """The layer's units; in a stack of several runs, those of each run."""
 
     def __init__(
         self,
@@ -144,6 +143,7 @@ class WatchedLayer:
         needs: Needs,
         needs_mean: bool,
         scratch: Scratch,
+        seed: int | Sequence[int],
     ) -> None:
         unit: Any = modules[layer.unit]
         self.number = number
@@ -161,6 +161,7 @@ class WatchedLayer:
         self.count = units_per_run(unit) * (self.runs or 1)
         self.at = slice(start, start + self.count)
         """Where this layer's units are in the averages of all layers."""
+        self.populations = self._divide(seed)
         self.fan_in: int = unit.weight.numel() // self.count
         self.fan_out = sum(c.module.weight.numel() // self.count for c in self.consumers)
         half = unit.weight.dtype in (torch.float16, torch.bfloat16)
@@ -173,6 +174,15 @@ class WatchedLayer:
         self.statistics: Statistics | None = None
         self.fold_with: Callable[[WatchedLayer], Tensor | None] | None = None
         self.hook = self.consumers[0].module.register_forward_pre_hook(Capture(self.receive), with_kwargs=True)
+
+    def _divide(self, seed: int | Sequence[int]) -> list[Population]:
+        """All units, or in a stack of several runs those of each run, with their seeds."""
+        if isinstance(seed, int) and self.runs is None:
+            return [Population(self, None, seed)]
+        if not isinstance(seed, int) and self.runs == len(seed):
+            return [Population(self, run, own_seed) for run, own_seed in enumerate(seed)]
+        wanted = "one whole number" if self.runs is None else f"{self.runs} whole numbers, one for each run of the stack"
+        raise InputError(f"GenerateAndTest: seed must be {wanted}, got {seed!r}")
 
     @property
     def device(self) -> torch.device:

@@ -13,7 +13,6 @@ from cbp_ray.cli.options import (
     set_option,
     storage_option,
 )
-from cbp_ray.cli.sweeps import load
 from cbp_ray.errors import InputError
 
 
@@ -53,9 +52,9 @@ def submit(
       cbp-ray submit sweep.yaml --address http://head:8265 --storage /shared/cbp
       cbp-ray submit sweep.yaml --address http://head:8265 --storage s3://bucket/cbp --wait
     """
-    from cbp_ray.sweeps import jobs
+    from cbp_ray.sweeps import jobs, load_sweep
 
-    load(config, overrides, seeds, scale)
+    load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
     check_outlives_job(storage, "--storage")
     inside = config.resolve()
     if not inside.is_relative_to(working_dir.resolve()):

@@ -75,24 +75,14 @@ def run(
       cbp-ray run sweep.yaml --set optimizer.step_size=0.003 --seeds 0:100
       cbp-ray run sweep.yaml --storage /data/cbp --address auto --json
     """
-    sweep = load(config, overrides, seeds, scale)
+    from cbp_ray.sweeps import load_sweep
+
+    sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
     storage = check_storage(storage)
     if dry_run:
         _dry_run(sweep, storage, as_json)
         return 0
     return 1 if run_and_show(sweep, storage, address, as_json).failed else 0
-
-
-def load(config: Path, overrides: tuple[str, ...], seeds: str | None, scale: str) -> "Sweep":
-    """The sweep of a file, with its `tune` block checked too."""
-    from cbp_ray.sweeps import load_sweep
-
-    sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
-    if sweep.tune is not None:
-        from cbp_ray.sweeps.search import check_search
-
-        check_search(sweep)
-    return sweep
 
 
 def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:

@@ -56,10 +56,6 @@ def run_sweep(
     """
     store = Store(storage, sweep.name)
     address = cluster.resolve_address(address)
-    if sweep.tune is not None:
-        from cbp_ray.sweeps.search import check_search
-
-        check_search(sweep)
     missing = find_missing(sweep, store)
     # Whether anything is left does not depend on the cluster, and starting one takes seconds.
     news = _bring_data(sweep) if missing.any else []

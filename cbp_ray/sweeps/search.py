@@ -34,8 +34,6 @@ def check_search(sweep: Sweep) -> None:
     """
     settings = sweep.tune
     assert settings is not None
-    if len(sweep.configurations) == 0:
-        raise InputError("groups: must have a configuration to search from, got none; add one")
     for configuration in sweep.configurations:
         known = configuration.config.metrics
         if settings.metric not in known:

@@ -149,7 +149,13 @@ def make_sweep(document: Document, source: str, scale: str = "paper") -> Sweep:
     tune = None if document.get("tune") is None else make(TuneSettings, document["tune"], "tune")
     resources = make(Resources, document.get("resources") or {}, "resources")
     seeds = parse_seeds(document.get("seeds"))
-    return Sweep(name, seeds, engine, _configurations(document["groups"], engine), resources, tune, source, scale)
+    sweep = Sweep(name, seeds, engine, _configurations(document["groups"], engine), resources, tune, source, scale)
+    if tune is not None:
+        # Here, because it takes Ray Tune to know its search algorithms.
+        from cbp_ray.sweeps.search import check_search
+
+        check_search(sweep)
+    return sweep
 
 
 def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:

@@ -106,7 +106,8 @@ CASES = {
     "torch-mnist-cbp-sgd": Case(images(CBP, SGD), "torch", (3,)),
     "torch-mnist-norm-adam": Case(images(NORM, ADAM, "swish"), "torch", (3,)),
     "stacked-cbp-sgd": Case(images(CBP, SGD), "torch", exact=False),
-    "stacked-l2-adam": Case(images(L2, ADAM, "tanh"), "torch", exact=False),
+    # In float64: in float32, rounding alone moves these weights by half a percent, whatever the engine.
+    "stacked-l2-adam": Case(images(L2, ADAM, "tanh", dtype="float64"), "torch", exact=False),
     "stacked-norm-sgd": Case(images(NORM, SGD, "sigmoid"), "torch", exact=False),
     "ant-bp-tanh": Case(ant(BP), "rllib", (1,)),
     "ant-l2-relu": Case(ant({"name": "l2", "weight_decay": 1e-3}, "relu"), "rllib", (1,)),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOREIGN = {"ray", "gymnasium", "torch", "numba", "llvmlite"}
 INTERNAL = ("numba.core",)
 """Modules whose names look public, but whose package does not document them."""
@@ -49,10 +49,6 @@ USED = {
         "ray._private.worker": "_worker_logs_enabled _global_node",
         "ray._private.grpc_utils": "init_grpc_channel",
         "ray._private.services": "canonicalize_bootstrap_address",
-    },
-    "cbp_ray/sweeps/jobs.py": {
-        "ray._private.runtime_env": "packaging",
-        "ray._private.runtime_env.packaging": "_get_excludes _dir_travel",
     },
     "rllib_ext/algorithms.py": {
         "ray.rllib.algorithms.sac.sac_catalog:SACCatalog": "_build_qf_encoder_continuous _model_config_dict",

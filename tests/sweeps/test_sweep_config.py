@@ -11,7 +11,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.sweeps import Sweep, load_sweep
 from cbp_ray.sweeps.sweep import join
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GOOD = """
 sweep: name
 seeds: 0:10
@@ -231,7 +231,6 @@ def test_a_broken_file_is_refused_in_one_line_and_nothing_is_written(
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1
-    # What `--storage` or Tune objects to is not said of the file.
     assert output.err.removeprefix("cbp-ray run: ").startswith((f"{field}: ", f"file.yaml: {field}: "))
     assert [p.name for p in tmp_path.iterdir()] == ["file.yaml"]
 

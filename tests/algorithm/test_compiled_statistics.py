@@ -1,5 +1,7 @@
 """The compiled measurements of generate-and-test equal torch's, and leave alone what they are not made for."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -63,3 +65,11 @@ def test_replacements_are_those_of_torch(utility, preset):
     assert sum(map(len, (units for step in found for units in step.values()))) > 10
     for name in utilities:
         torch.testing.assert_close(compiled_utilities[name], utilities[name], rtol=1e-4, atol=1e-6)
+
+
+def test_without_numba_torch_measures(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cbp_ray.compiled.statistics", None)
+    model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 2))
+    gnt = GenerateAndTest(model, torch.optim.SGD(model.parameters(), 0.01))
+    model(torch.randn(16, 6)).sum().backward()
+    assert gnt.step().replaced == {}
