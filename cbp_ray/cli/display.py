@@ -144,11 +144,7 @@ class Bar:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            transient=True,
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), transient=True
         )
         self._task = self._progress.add_task("starting Ray", total=None, text="")
         self._progress.start()

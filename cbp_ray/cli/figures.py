@@ -49,9 +49,7 @@ class FigureOrFile(Choice):
 
 
 output_option = click.option(
-    "--output",
-    metavar="FOLDER",
-    help="Where figures, tables and claims go, in a folder per scale; DIR/figures without it.",
+    "--output", metavar="FOLDER", help="Where figures, tables and claims go, in a folder per scale; DIR/figures without it."
 )
 
 

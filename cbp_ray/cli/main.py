@@ -54,9 +54,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, wanted: boo
 
 
 @click.group(
-    cls=Program,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    cls=Program, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
     "--version",
@@ -85,16 +83,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (
-    sweeps.run,
-    figures.reproduce,
-    figures.plot,
-    sweeps.status,
-    figures.figures,
-    jobs.submit,
-    jobs.logs,
-    jobs.stop,
-):
+for command in (sweeps.run, figures.reproduce, figures.plot, sweeps.status, figures.figures, jobs.submit, jobs.logs, jobs.stop):
     cli.add_command(command)
 
 
