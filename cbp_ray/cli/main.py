@@ -21,12 +21,7 @@ PROGRAM = "cbp-ray"
 COMPLETION_VARIABLE = "_CBP_RAY_COMPLETE"
 
 BENCHMARKS = {
-    "gnt": "cbp_ray_benchmarks.gnt",
-    "bit-flipping": "cbp_ray_benchmarks.bit_flipping",
-    "mnist": "cbp_ray_benchmarks.mnist",
-    "ant": "cbp_ray_benchmarks.ant",
-    "learner": "cbp_ray_benchmarks.learner",
-    "sweep": "cbp_ray_benchmarks.sweep",
+    name: f"cbp_ray_benchmarks.{name.replace('-', '_')}" for name in ("gnt", "bit-flipping", "mnist", "ant", "learner", "sweep")
 }
 
 
