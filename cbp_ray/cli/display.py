@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,18 +36,20 @@ def print_table(table: "Table") -> None:
     console.print(table)
 
 
-class Display(Protocol):
-    """A listener to a sweep that is closed at its end."""
+class Display:
+    """A listener to a sweep that is closed at its end. By itself it prints every event as one JSON object per line."""
 
-    def __call__(self, event: "Event") -> None: ...
+    def __call__(self, event: "Event") -> None:
+        click.echo(event.as_json())
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Takes off the screen what should not stay there."""
 
 
 def make_display(as_json: bool) -> Display:
     """The display that suits where the output goes."""
     if as_json:
-        return Json()
+        return Display()
     return Bar() if sys.stdout.isatty() else Lines()
 
 
@@ -80,12 +82,6 @@ def summary(totals: "Totals") -> str:
     return "; ".join(parts)
 
 
-def best(event: "Event") -> str | None:
-    """The best settings that a search has found, as a line; None if there are none."""
-    found = event.about.get("best")
-    return f"best: {found['value']:.6g} with {json.dumps(found['config'])}" if found else None
-
-
 def incident(event: "Event") -> str | None:
     """A line about an event that should not scroll away; None for the others."""
     about = event.about
@@ -100,21 +96,11 @@ def incident(event: "Event") -> str | None:
 
 def _end(event: "Event") -> None:
     click.echo(summary(event.totals))
-    if (line := best(event)) is not None:
-        click.echo(line)
+    if found := event.about.get("best"):
+        click.echo(f"best: {found['value']:.6g} with {json.dumps(found['config'])}")
 
 
-class Json:
-    """Prints every event as one JSON object per line."""
-
-    def __call__(self, event: "Event") -> None:
-        click.echo(event.as_json())
-
-    def close(self) -> None:
-        """Does nothing: there is nothing to take off the screen."""
-
-
-class Lines:
+class Lines(Display):
     """Prints a line every few seconds."""
 
     def __init__(self) -> None:
@@ -133,22 +119,15 @@ class Lines:
             done = f"{totals.trials_done}/{totals.trials} trials, {totals.runs_done}/{totals.runs} runs"
             click.echo(f"{done}, {rate(totals)}, {span(totals.remaining_seconds)} left, {totals.failed} failed")
 
-    def close(self) -> None:
-        """Does nothing: there is nothing to take off the screen."""
 
-
-class Bar:
+class Bar(Display):
     """Shows a live bar on a terminal."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            transient=True,
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), transient=True
         )
         self._task = self._progress.add_task("starting Ray", total=None, text="")
         self._progress.start()
@@ -168,5 +147,4 @@ class Bar:
         self._progress.update(self._task, total=totals.estimated_seconds, completed=totals.estimated_done, **fields)
 
     def close(self) -> None:
-        """Takes the bar off the screen."""
         self._progress.stop()

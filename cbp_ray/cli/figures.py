@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cbp_ray.cli import options
 from cbp_ray.cli.display import print_table, span
 from cbp_ray.cli.errors import Choice
-from cbp_ray.cli.options import (
-    address_option,
-    check_outlives_job,
-    check_storage,
-    check_writable,
-    in_job,
-    json_option,
-    scale_option,
-    storage_option,
-)
+from cbp_ray.cli.options import address_option, json_option, scale_option, storage_option
 from cbp_ray.cli.sweeps import run_and_show
 from cbp_ray.errors import InputError
 from cbp_ray.figures.figure import Figure
@@ -33,8 +25,6 @@ if TYPE_CHECKING:
 
 LONG_SECONDS = 86_400
 """CPU time above which the smaller scale is pointed out."""
-
-figure_argument = click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
 
 
 class FigureOrFile(Choice):
@@ -49,14 +39,12 @@ class FigureOrFile(Choice):
 
 
 output_option = click.option(
-    "--output",
-    metavar="FOLDER",
-    help="Where figures, tables and claims go, in a folder per scale; DIR/figures without it.",
+    "--output", metavar="FOLDER", help="Where figures, tables and claims go, in a folder per scale; DIR/figures without it."
 )
 
 
 @click.command()
-@figure_argument
+@click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
 @scale_option
 @storage_option
 @output_option
@@ -83,15 +71,14 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
     from cbp_ray.sweeps.sweep import join
 
     begun = time.monotonic()
-    storage = check_storage(storage)
+    storage = options.check_storage(storage)
     directory = _directory(storage, output, scale)
-    check_writable(directory, "--output")
+    options.check_writable(directory, "--output")
     sweeps = [load_figure(f, scale) for f in figures]
     if scale == "paper":
         _say_if_long(figures)
     outcomes = [run_and_show(sweep, storage, address) for sweep in join(sweeps, figure)]
-    failed = sum(outcome.failed for outcome in outcomes)
-    if failed:
+    if failed := sum(outcome.failed for outcome in outcomes):
         click.echo(f"{failed} trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
         return 1
     findings = [finding for product in _produce(figures, sweeps, storage, directory) for finding in product.findings]
@@ -140,15 +127,18 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
     figures = chosen(figure)
     from cbp_ray.figures.reproduce import load_figure
 
-    storage = check_storage(storage, writes=False)
+    storage = options.check_storage(storage, writes=False)
     directory = _directory(storage, output, scale)
     sweeps = [load_figure(f, scale) for f in figures]
     products = _produce(figures, sweeps, storage, directory)
     if docs is not None:
         from cbp_ray.figures.documentation import write_documentation
 
-        for name, part in _by_problem(figure, figures).items():
-            own = [k for k, f in enumerate(figures) if f in part]
+        problems = dict.fromkeys(f.problem for f in figures)
+        for problem in problems:
+            # The page of results has a part for one name, or one per problem for all figures together.
+            own = [k for k, f in enumerate(figures) if f.problem == problem]
+            name = problem if len(problems) > 1 else figure
             write_documentation(name, [products[k] for k in own], [sweeps[k] for k in own], storage, directory, docs)
     return _conclude([finding for product in products for finding in product.findings], figure, directory)
 
@@ -158,11 +148,11 @@ def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> i
     from cbp_ray.results import Store
     from cbp_ray.sweeps import load_sweep
 
-    storage = check_storage(storage, writes=False)
+    storage = options.check_storage(storage, writes=False)
     directory = _directory(storage, output, scale)
     sweep = load_sweep(config, scale=scale)
     settings = read_sweep(sweep, Store(storage, sweep.name))
-    check_writable(directory, "--output")
+    options.check_writable(directory, "--output")
     path = directory / sweep.source
     draw_sweep(sweep, settings, path)
     path.with_name(f"{path.name}.csv").write_text(sweep_table(settings), encoding="utf-8")
@@ -186,22 +176,20 @@ def figures(scale: str, as_json: bool) -> None:
       cbp-ray figures --scale laptop
       cbp-ray figures --json
     """
-    from cbp_ray.figures.reproduce import Estimate, estimate
+    from cbp_ray.figures.reproduce import estimate
 
-    costs: dict[str, Estimate] = {f.key: estimate([f], scale) for f in FIGURES.values() if f.available}
+    costs = {f.key: estimate([f], scale) for f in FIGURES.values() if f.available}
     if as_json:
         listed = [{**f.as_dict(), "cost": asdict(costs[f.key]) if f.key in costs else None} for f in FIGURES.values()]
-        click.echo(json.dumps(listed, indent=2))
-        return
+        return click.echo(json.dumps(listed, indent=2))
     from rich.console import Console
     from rich.table import Table
 
     table = Table("figure", "problem", "what it shows, and the claim to check", "runs", "CPU time", show_lines=True)
     for figure in FIGURES.values():
-        contents = f"{figure.title}\n{figure.claim}"
         cost = costs.get(figure.key)
         amount = (f"{cost.runs:,}", span(cost.core_seconds)) if cost else ("not built yet", "")
-        table.add_row(figure.key, figure.problem, contents, *amount)
+        table.add_row(figure.key, figure.problem, f"{figure.title}\n{figure.claim}", *amount)
     Console().print(table)
     together = estimate([figure for figure in FIGURES.values() if figure.available], scale)
     click.echo(f"Together, shared runs once: {together.runs:,} runs, {span(together.core_seconds)} of CPU time.")
@@ -214,11 +202,10 @@ def _directory(storage: str, output: str | None, scale: str) -> Path:
     if output is not None:
         if "://" in output:
             raise InputError(f"--output: must be a folder of this machine, got {output!r}; use figures, say")
-        if in_job():
-            check_outlives_job(output, "--output")
+        if options.in_job():
+            options.check_outlives_job(output, "--output")
         return Path(output).absolute() / scale
-    local = Folder(storage).local
-    if local is None:
+    if (local := Folder(storage).local) is None:
         raise InputError(f"--output: must be given where --storage is no folder ({storage}), got nothing; use --output figures")
     return local / "figures" / scale
 
@@ -228,18 +215,8 @@ def _say_if_long(figures: Sequence[Figure]) -> None:
 
     paper = estimate(figures, "paper").core_seconds
     if paper > LONG_SECONDS:
-        laptop = span(estimate(figures, "laptop").core_seconds)
-        click.echo(
-            f"All runs take about {span(paper)} of CPU time at the paper's scale, {laptop} with --scale laptop.", err=True
-        )
-
-
-def _by_problem(name: str, figures: Sequence[Figure]) -> dict[str, list[Figure]]:
-    """The parts of the page of results: that of one name, or one per problem for all figures together."""
-    problems = dict.fromkeys(figure.problem for figure in figures)
-    if len(problems) == 1:
-        return {name: list(figures)}
-    return {problem: [figure for figure in figures if figure.problem == problem] for problem in problems}
+        times = f"{span(paper)} of CPU time at the paper's scale, {span(estimate(figures, 'laptop').core_seconds)}"
+        click.echo(f"All runs take about {times} with --scale laptop.", err=True)
 
 
 def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: str, directory: Path) -> "list[Product]":
@@ -247,7 +224,7 @@ def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: str,
 
     # All are read before any is written: what is missing is found out at once.
     settings = [read_settings(sweep, storage) for sweep in sweeps]
-    check_writable(directory, "--output")
+    options.check_writable(directory, "--output")
     products = [produce(figure, found, directory) for figure, found in zip(figures, settings, strict=True)]
     for product, sweep in zip(products, sweeps, strict=True):
         show_in_tensorboard(product, sweep, storage)

@@ -4,24 +4,12 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli.options import (
-    check_outlives_job,
-    config_argument,
-    scale_option,
-    seeds_option,
-    server_option,
-    set_option,
-    storage_option,
-)
+from cbp_ray.cli.options import check_outlives_job, server_option, sweep_options
 from cbp_ray.errors import InputError
 
 
 @click.command()
-@config_argument
-@set_option
-@seeds_option
-@scale_option
-@storage_option
+@sweep_options
 @server_option
 @click.option("--wait", is_flag=True, help="Follow the job's log until it ends, and exit with its result.")
 @click.option(
@@ -64,9 +52,7 @@ def submit(
     arguments += ["--seeds", seeds] if seeds else []
     job = jobs.submit(address, arguments, working_dir.resolve())
     click.echo(job)
-    if not wait:
-        return 0
-    return 0 if jobs.follow(address, job, lambda text: click.echo(text, nl=False)) else 1
+    return _follow(address, job) if wait else 0
 
 
 @click.command()
@@ -84,9 +70,15 @@ def logs(job: str, address: str, follow: bool) -> int:
     from cbp_ray.sweeps import jobs
 
     if follow:
-        return 0 if jobs.follow(address, job, lambda text: click.echo(text, nl=False)) else 1
+        return _follow(address, job)
     click.echo(jobs.logs(address, job), nl=False)
     return 0
+
+
+def _follow(address: str, job: str) -> int:
+    from cbp_ray.sweeps import jobs
+
+    return 0 if jobs.follow(address, job, lambda text: click.echo(text, nl=False)) else 1
 
 
 @click.command()

@@ -21,12 +21,7 @@ PROGRAM = "cbp-ray"
 COMPLETION_VARIABLE = "_CBP_RAY_COMPLETE"
 
 BENCHMARKS = {
-    "gnt": "cbp_ray_benchmarks.gnt",
-    "bit-flipping": "cbp_ray_benchmarks.bit_flipping",
-    "mnist": "cbp_ray_benchmarks.mnist",
-    "ant": "cbp_ray_benchmarks.ant",
-    "learner": "cbp_ray_benchmarks.learner",
-    "sweep": "cbp_ray_benchmarks.sweep",
+    name: f"cbp_ray_benchmarks.{name.replace('-', '_')}" for name in ("gnt", "bit-flipping", "mnist", "ant", "learner", "sweep")
 }
 
 
@@ -54,9 +49,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, wanted: boo
 
 
 @click.group(
-    cls=Program,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    cls=Program, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
     "--version",
@@ -85,16 +78,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (
-    sweeps.run,
-    figures.reproduce,
-    figures.plot,
-    sweeps.status,
-    figures.figures,
-    jobs.submit,
-    jobs.logs,
-    jobs.stop,
-):
+for command in (sweeps.run, figures.reproduce, figures.plot, sweeps.status, figures.figures, jobs.submit, jobs.logs, jobs.stop):
     cli.add_command(command)
 
 

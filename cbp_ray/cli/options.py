@@ -1,7 +1,9 @@
 """What several commands share: their options, and the checks of places that they read and write."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,15 +34,15 @@ address_option = click.option("--address", metavar="A", help="Ray cluster to run
 server_option = click.option("--address", metavar="URL", required=True, help="Job server of the cluster, http://HOST:8265.")
 
 
+def sweep_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say which sweep to run: config, --set, --seeds, --scale and --storage."""
+    for option in (storage_option, scale_option, seeds_option, set_option, config_argument):
+        command = option(command)
+    return command
+
+
 def check_storage(storage: str, writes: bool = True) -> str:
-    """Refuses a storage that cannot be one, before anything starts.
-
-    Args:
-      storage: the value of `--storage`.
-      writes: whether the command is going to write to it.
-
-    Returns:
-      The storage as an absolute path or a URI.
+    """Returns the storage as an absolute path or a URI.
 
     Raises:
       InputError: for a file, a URI that pyarrow does not know or can't reach, and, if the command writes, for a folder that
@@ -58,10 +60,8 @@ def check_storage(storage: str, writes: bool = True) -> str:
             if folder.filesystem.get_file_info(folder.path).type == FileType.File:
                 raise ValueError("it is a file")
         except (ValueError, OSError) as error:
-            reason = " ".join(str(error).split())[:100]
-            raise InputError(
-                f"--storage: must be a folder or a URI of pyarrow.fs, got {storage!r} ({reason}); correct it"
-            ) from None
+            found = f"{storage!r} ({' '.join(str(error).split())[:100]})"
+            raise InputError(f"--storage: must be a folder or a URI of pyarrow.fs, got {found}; correct it") from None
         return storage
     path = Path(storage).absolute()
     if writes:

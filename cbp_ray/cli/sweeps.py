@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cbp_ray.cli.display import make_display, print_table, span, table_of
-from cbp_ray.cli.options import (
-    address_option,
-    check_storage,
-    config_argument,
-    in_job,
-    json_option,
-    scale_option,
-    seeds_option,
-    set_option,
-    storage_option,
-)
+from cbp_ray.cli.options import address_option, check_storage, in_job, json_option, storage_option, sweep_options
 from cbp_ray.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,11 +32,7 @@ def run_and_show(sweep: "Sweep", storage: str, address: str | None, as_json: boo
 
 
 @click.command()
-@config_argument
-@set_option
-@seeds_option
-@scale_option
-@storage_option
+@sweep_options
 @address_option
 @click.option("--dry-run", is_flag=True, help="Only print what would run, with an estimate of time and memory.")
 @json_option
@@ -107,23 +93,18 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
     }
     if as_json:
         # Which settings a search draws is not known yet.
-        ids = [t.block.trial_id if sweep.tune is None else None for t in plan.trials]
+        known = sweep.tune is None
         trials = [
-            {"trial_id": name, "group": t.group, "seconds": round(t.seconds, 2)}
-            for name, t in zip(ids, plan.trials, strict=True)
+            {"trial_id": t.block.trial_id if known else None, "group": t.group, "seconds": round(t.seconds, 2)}
+            for t in plan.trials
         ]
-        click.echo(json.dumps(estimate | {"trial_list": trials}))
-        return
-    by_group: dict[str, list[int]] = {}
-    for trial in plan.trials:
-        counts = by_group.setdefault(trial.group, [0, 0])
-        counts[0] += 1
-        counts[1] += len(trial.block.seeds)
+        return click.echo(json.dumps(estimate | {"trial_list": trials}))
     drawn = f" x {sweep.tune.samples} samples" if sweep.tune is not None else ""
     click.echo(f"{sweep.name}: {estimate['configurations']} configurations{drawn} x {estimate['seeds']} seeds", nl=False)
     click.echo(f" ({describe_seeds(sweep.seeds)}) = {estimate['runs']} runs, engine {sweep.engine}")
-    for group, (count, runs) in by_group.items():
-        click.echo(f"  {group}: {count} trials, {runs} runs")
+    for group in dict.fromkeys(trial.group for trial in plan.trials):
+        runs = [len(trial.block.seeds) for trial in plan.trials if trial.group == group]
+        click.echo(f"  {group}: {len(runs)} trials, {sum(runs)} runs")
     click.echo(f"stored already: {plan.stored_runs} runs; to do: {plan.runs} runs in {len(plan.trials)} trials")
     at_most = "at most " if sweep.tune is not None and sweep.tune.scheduler.name != "none" else ""
     click.echo(
@@ -155,8 +136,7 @@ def status(sweep: str | None, storage: str, failed: bool, address: str | None, a
         if sweep is not None or failed:
             given = "--failed" if failed else f"SWEEP {sweep!r}"
             raise InputError(f"--address: lists jobs, not sweeps, got it together with {given}; leave one of them out")
-        _show_jobs(address, as_json)
-        return
+        return _show_jobs(address, as_json)
     from cbp_ray.sweeps.failures import read_all
     from cbp_ray.sweeps.status import statuses, sweeps_in
 
@@ -164,20 +144,16 @@ def status(sweep: str | None, storage: str, failed: bool, address: str | None, a
     if failed:
         found = [{"sweep": store.sweep, **failure} for store in stores for failure in read_all(store)]
         if as_json:
-            click.echo(json.dumps(found))
-            return
+            return click.echo(json.dumps(found))
         for failure in found:
             click.echo(f"{failure['sweep']} {failure['group']} {failure['trial_id']} after {failure['attempts']} attempts")
             click.echo(failure["traceback"] + "\n")
-        click.echo(f"{len(found)} trials failed")
-        return
+        return click.echo(f"{len(found)} trials failed")
     rows = [row for store in stores for row in statuses(store)]
     if as_json:
-        click.echo(json.dumps([asdict(row) | {"missing": row.missing} for row in rows]))
-        return
+        return click.echo(json.dumps([asdict(row) | {"missing": row.missing} for row in rows]))
     if not rows:
-        click.echo(f"no sweeps in {storage}")
-        return
+        return click.echo(f"no sweeps in {storage}")
     from rich.table import Column
 
     whole = [Column(name, no_wrap=True) for name in ("runs done", "failed", "last sign")]
@@ -197,11 +173,9 @@ def _show_jobs(address: str, as_json: bool) -> None:
 
     found = jobs.listed(address)
     if as_json:
-        click.echo(json.dumps(found))
-        return
+        return click.echo(json.dumps(found))
     if not found:
-        click.echo(f"no jobs at {address}")
-        return
+        return click.echo(f"no jobs at {address}")
     whole = [Column(name, no_wrap=True) for name in ("job", "state", "started")]
     table = table_of(*whole, Column("command", overflow="fold"))
     for job in found:

@@ -114,11 +114,7 @@ class Store:
         return True
 
     def read_curves(
-        self,
-        config: OnlineConfig,
-        seeds: Iterable[int],
-        engine: str = "kernel",
-        names: Iterable[BlockName] | None = None,
+        self, config: OnlineConfig, seeds: Iterable[int], engine: str = "kernel", names: Iterable[BlockName] | None = None
     ) -> Curves:
         """The curves of one configuration, with exactly these seeds in this order.
 
