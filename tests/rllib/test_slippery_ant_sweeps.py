@@ -110,20 +110,20 @@ def test_states_of_rllib_become_plain_arrays_and_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "engine", "message"),
+    ("settings", "engine", "field"),
     [
-        ({}, "kernel", "engine: must be 'rllib' for slippery_ant, got 'kernel'"),
-        ({"problem": {"name": "bit_flipping"}}, "rllib", "engine: must be 'kernel' or 'torch' for bit_flipping, got 'rllib'"),
-        ({"optimizer": {"name": "sgd", "step_size": 0.1}}, "rllib", "config: optimizer must be adam for slippery_ant"),
-        ({"algorithm": {"name": "linear"}}, "rllib", "config: algorithm must be bp, l2 or cbp for slippery_ant"),
-        ({"problem": {"name": "slippery_ant", "friction_low": 2, "friction_high": 1}}, "rllib", "problem: friction_low must"),
-        ({"problem": {"name": "slippery_ant", "friction_perod": 2}}, "rllib", "problem.friction_perod: unknown setting"),
+        ({}, "kernel", "engine"),
+        ({"problem": {"name": "bit_flipping"}}, "rllib", "engine"),
+        ({"optimizer": {"name": "sgd", "step_size": 0.1}}, "rllib", "optimizer"),
+        ({"algorithm": {"name": "linear"}}, "rllib", "algorithm.name"),
+        ({"problem": {"name": "slippery_ant", "friction_low": 2, "friction_high": 1}}, "rllib", "problem.friction_low"),
+        ({"problem": {"name": "slippery_ant", "friction_perod": 2}}, "rllib", "problem.friction_perod"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(settings: dict[str, Any], engine: Any, message: str) -> None:
+def test_what_cannot_be_run_is_refused_in_one_line(settings: dict[str, Any], engine: Any, field: str) -> None:
     with pytest.raises(InputError) as caught:
         iterate_online({**small(CPPO), **settings}, (0,), engine)
-    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{field}: ") and "\n" not in str(caught.value)
 
 
 def test_figure_9_at_smoke_scale_gives_curves_of_all_three_and_runs_once(
