@@ -74,7 +74,7 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (JOINTS,), np.float32)
         self.schedule: FrictionSchedule | None = FrictionSchedule.make(friction)
         self.steps = 0
-        """Made since this environment exists."""
+        """Number of steps since this environment was made."""
         self._friction = self.schedule.friction(0)
         self._next_change = self.schedule.next_change(0)
         self._rotation = np.eye(3)
@@ -288,14 +288,14 @@ class _World:
         pybullet.setGravity(0, 0, -9.8, physicsClientId=self.client)
 
     def set_friction(self, value: float) -> None:
-        """Of everything of the ant that can touch."""
+        """Sets the friction of all parts of the ant that can touch something."""
         if value != self.friction:
             for link in self.geoms:
                 pybullet.changeDynamics(self.ant, link, lateralFriction=value, physicsClientId=self.client)
             self.friction = value
 
     def restart(self, positions: list[float]) -> None:
-        """Everything at rest where it was at first, the joints at these positions."""
+        """Puts everything at rest where it was at first, with the joints at these positions."""
         pybullet.restoreState(self.start, physicsClientId=self.client)
         for joint, position in zip(self.joints, positions, strict=True):
             pybullet.resetJointState(self.ant, joint, position, 0, physicsClientId=self.client)
@@ -322,7 +322,7 @@ class _World:
         pybullet.stepSimulation(physicsClientId=self.client)
 
     def height(self) -> float:
-        """Of the torso."""
+        """The height of the torso."""
         return float(pybullet.getBasePositionAndOrientation(self.ant, physicsClientId=self.client)[0][2])
 
     def state(self) -> tuple[list[float], list[float], list[float], tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
@@ -346,7 +346,7 @@ class _World:
         return [1.0 if foot in touching else 0.0 for foot in self.feet]
 
     def picture(self) -> NDArray[np.uint8]:
-        """Red, green and blue, `[height, width, 3]`."""
+        """A picture from behind: red, green and blue, `[height, width, 3]`."""
         torso, _ = pybullet.getBasePositionAndOrientation(self.ant, physicsClientId=self.client)
         view = pybullet.computeViewMatrixFromYawPitchRoll(torso, distance=3, yaw=0, pitch=-30, roll=0, upAxisIndex=2)
         lens = pybullet.computeProjectionMatrixFOV(fov=60, aspect=RENDER_WIDTH / RENDER_HEIGHT, nearVal=0.1, farVal=100.0)

@@ -33,9 +33,9 @@ class FrictionSchedule(Model):
     period: Count = PAPER.friction_period
     """Time-steps between two changes."""
     low: Positive = PAPER.friction_low
-    """Least friction."""
+    """The least friction that is drawn."""
     high: Positive = PAPER.friction_high
-    """Largest friction."""
+    """The largest friction that is drawn."""
     initial: Positive = PAPER.friction_initial
     """Friction of the first `period` time-steps."""
 

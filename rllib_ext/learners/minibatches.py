@@ -68,7 +68,7 @@ class MiniBatches:
         self.size = min(minibatch_size, self.rows)
         self.total = total or num_epochs * self.rows // self.size
         self.epochs = -(-self.total * self.size // self.rows)
-        """Epochs begun."""
+        """Number of epochs that the mini-batches reach into."""
         self.seed, self.learner, self.first_epoch = seed, learner, first_epoch
 
     def __iter__(self) -> Iterator[MiniBatch]:

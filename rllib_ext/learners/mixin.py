@@ -177,7 +177,7 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         saved = state.get(COMPONENT_GNT)
         if saved is None:
             if COMPONENT_OPTIMIZER in state and self._gnts:
-                LOGGER.warning("the checkpoint has no state of generate-and-test: utilities and ages start anew")
+                LOGGER.warning("the checkpoint has no state of generate-and-test: utilities and ages start from zero")
             return
         for module_id, gnt in self._gnts.items():
             if module_id in saved["modules"]:
@@ -187,7 +187,7 @@ class ContinualBackpropLearnerMixin(OpenLearner):
                     reason = str(error).replace("make GenerateAndTest with", "call .continual_backprop(...) with")
                     raise InputError(f".continual_backprop(...), module {module_id!r}: {reason}") from error
             else:
-                LOGGER.warning(f"the checkpoint has no state of generate-and-test of {module_id!r}: it starts anew")
+                LOGGER.warning(f"the checkpoint has no state of generate-and-test of {module_id!r}: it starts from zero")
         self._set_own_state(saved)
         if saved["random_state"] is not None and self.config.seed is not None:
             set_random_state(saved["random_state"])

@@ -29,7 +29,7 @@ class OpenLearner(TorchLearner):
 
     @property
     def learner_index(self) -> int:
-        """Which of several learners this is."""
+        """The place of this learner among several."""
         return int(self._learner_index)
 
     @property
@@ -130,7 +130,7 @@ class OpenLearner(TorchLearner):
         }
 
     def _set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """As RLlib's, but numbers stay what they are: RLlib makes float32 tensors of counters and of float64 moments."""
+        """Does what RLlib's does, but numbers stay what they are: RLlib makes float32 tensors of counters and of float64 moments."""
         for name, saved in state.items():
             if name in self._named_optimizers:
                 self._named_optimizers[name].load_state_dict(to_tensors(saved["state"]))
