@@ -14,7 +14,6 @@ from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import run_online
 from cbp_ray.results import Block, Store
-from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.sweeps import Sweep, block_run, failures, load_sweep, provenance, run_sweep, unfinished
 from cbp_ray.sweeps.block_run import BlockRun
 from cbp_ray.sweeps.progress import Heartbeat, Totals
@@ -122,7 +121,7 @@ def test_a_failure_some_of_whose_runs_are_missing_stays(tmp_path: Path) -> None:
     config = sweep.configurations[0].config
     failures.record(store, Block(config, sweep.engine, (0, 1, 2)), "cbp", 3, "OSError: no")
     store.write(Block(config, sweep.engine, (0, 1)), run_online(config, (0, 1)), {})
-    failures.drop_stored(store, seeds_by_key(store.names()))
+    store.tidy()
     assert [failure["message"] for failure in failures.read_all(store)] == ["OSError: no"]
 
 
