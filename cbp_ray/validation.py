@@ -83,7 +83,7 @@ def one_line(error: ValidationError, model: type[BaseModel], where: str = "") ->
     if isinstance(cause, Inner):
         return one_line(cause.error, cause.model, field)
     if isinstance(cause, SectionError):
-        return f"{field}{cause}" if first["loc"] else str(cause).removeprefix(".")
+        return f"{field}{cause}" if where or first["loc"] else str(cause).removeprefix(".")
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":
         owner = _model_at(first["loc"][:-1], model)

@@ -69,9 +69,7 @@ def iterate_online(
     """
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     runner = make_engine(config, engine, seeds, device)
-    first = 0
-    if state is not None:
-        first = _resume(runner, state, config, seeds, engine)
+    first = 0 if state is None else _resume(runner, state, config, seeds, engine)
     return _bins(runner, config, seeds, engine, first)
 
 
@@ -102,20 +100,12 @@ def run_online(
       (2, 2)
     """
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
-    return _collect(iterate_online(config, seeds, engine, state, device), config, seeds, progress)
-
-
-def _collect(
-    bins: Iterable[Bin], config: OnlineConfig, seeds: tuple[int, ...], progress: Callable[[Bin], None] | None
-) -> Curves:
-    examples: list[int] = []
-    points: list[Metrics] = []
-    for point in bins:
-        examples.append(point.examples)
-        points.append(point.metrics)
+    bins = []
+    for point in iterate_online(config, seeds, engine, state, device):
+        bins.append(point)
         if progress is not None:
             progress(point)
-    return Curves.of(seeds, examples, points, config.metrics)
+    return Curves.of(seeds, [point.examples for point in bins], [point.metrics for point in bins], config.metrics)
 
 
 def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
@@ -137,10 +127,7 @@ def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: 
 
     def checkpoint(bins: int) -> Checkpoint:
         if begun != bins:
-            raise RuntimeError(
-                f"checkpoint: the runs have gone on since bin {bins - 1} and hold a later state only; "
-                "take a bin's checkpoint before the next bin"
-            )
+            raise RuntimeError(f"checkpoint: the runs have gone on since bin {bins - 1}; take it before the next bin")
         return {
             "format": np.array(FORMAT),
             "engine": np.array(engine),
@@ -151,11 +138,9 @@ def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: 
         }
 
     for index in range(first, config.bins):
-        begun = index + 1
-        seen = index * config.bin_size
+        begun, seen = index + 1, index * config.bin_size
         count = min(config.bin_size, config.examples - seen)
-        metrics = runner.advance(count)
-        yield Bin(index, config.bins, seen + count, metrics, functools.partial(checkpoint, begun))
+        yield Bin(index, config.bins, seen + count, runner.advance(count), functools.partial(checkpoint, begun))
 
 
 def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:

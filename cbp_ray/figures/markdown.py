@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.figures.claims import CellFinding, Finding, Verdict
-from cbp_ray.figures.results import ACTIVATIONS
 from cbp_ray.figures.tables import rounded
 from cbp_ray.methods import methods
 
@@ -73,7 +73,7 @@ def _value(column: str, value: Any) -> str:
     if column == "algorithm":
         return methods()[value].label
     if column == "activation" and value is not None:
-        return ACTIVATIONS[value]
+        return ACTIVATIONS[value].label
     return str(rounded(value, DIGITS)).replace("_", " ")
 
 

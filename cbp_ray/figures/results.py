@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from cbp_ray.experiments import Curves, OnlineConfig
     from cbp_ray.problems import Problem
 
-ACTIVATIONS = {
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "relu": "ReLU",
-    "leaky_relu": "leaky ReLU",
-    "elu": "ELU",
-    "swish": "swish",
-}
-"""What activations are called in print."""
-
 _WORDS = {
     "step_size": "step size {:g}",
     "task_length": "change every {:,}",

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import OnlineConfig
 from cbp_ray.figures import style, tables
-from cbp_ray.figures.results import ACTIVATIONS, Setting, rate_in_words
+from cbp_ray.figures.results import Setting, rate_in_words
 from cbp_ray.figures.statistics import Array
 from cbp_ray.methods.method import COLOURS
 from cbp_ray.results import Store
@@ -68,7 +69,7 @@ def _in_words(name: str, config: OnlineConfig) -> str:
     if name == ALGORITHM:
         return (config.algorithm.ppo_label if _by_reward(config) else None) or config.algorithm.label
     if leaf == "activation":
-        return ACTIVATIONS[str(value)]
+        return ACTIVATIONS[str(value)].label
     return (str(value) if leaf == "name" else f"{leaf} {_show(value)}").replace("_", " ")
 
 

@@ -1,7 +1,7 @@
 """The six activation functions and their derivatives on lanes, all from one exponential.
 
 `exp_minus_one` reduces x = k·ln 2 + r with |r| ≤ ln 2 / 2 and sums the Taylor series of e^r - 1: seven terms leave less than
-half a unit of float32's last place, thirteen of float64's. `tests/test_lane_functions.py` states and checks
+half a unit of float32's last place, thirteen of float64's. `tests/kernels/test_lane_functions.py` states and checks
 the largest errors.
 """
 

@@ -1,7 +1,7 @@
 """Generate-and-test on lanes: utilities in every step, and the rare replacement, lane by lane.
 
 The averages follow Equations 2 to 7 of the paper. Whether some lane is due is one comparison per step; only then a scalar
-path looks for its unit. `tests/naive.py` is the same once more, without lanes.
+path looks for its unit. `tests/support/naive.py` is the same once more, without lanes.
 """
 
 from typing import Any

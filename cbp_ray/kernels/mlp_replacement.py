@@ -1,7 +1,7 @@
 """Generate-and-test in one deep network: averages in every step, and the rare replacement.
 
 Equations 2 to 7 of the paper, vector by vector. How many units are due follows from births and counts alone; only when one
-is, the smallest utility is looked for. `tests/naive.py` is the same once more, without vectors.
+is, the smallest utility is looked for. `tests/support/naive.py` is the same once more, without vectors.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The equations of learning, each once for both kernels: functions of values, which store nothing.
 
 A value is `Lanes`, one number per run in the lane kernel and one per unit in the MLP kernel. The order of operations and the
-fused multiply-adds are part of every result. `tests/naive.py` is the same once more, on single numbers.
+fused multiply-adds are part of every result. `tests/support/naive.py` is the same once more, on single numbers.
 """
 
 from typing import Any

@@ -1,5 +1,6 @@
 """YAML as people mean it: `1e-4` is a number, `1:30` is not ninety, and no key stands twice."""
 
+import json
 import re
 from typing import Any
 
@@ -47,12 +48,14 @@ def parse(text: str, where: str) -> Any:
       InputError: with the line, if it is not YAML; it begins with `where`.
     """
     try:
-        return yaml.load(text, _Loader)
+        data = yaml.load(text, _Loader)
+        json.dumps(data, default=str)  # fails on an anchor that contains itself
+        return data
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise InputError(f"{where}{line}: must be YAML, got: {' '.join(str(problem).split())}; correct it") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         # PyYAML fails so on a value that its explicit tag does not fit.
         raise InputError(f"{where}: must be YAML, got: {error}; correct it") from None

@@ -20,10 +20,12 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
-from rllib_ext.ant.friction import STANDARD_FRICTION, FrictionSchedule, positive
+from rllib_ext.ant.friction import FrictionSchedule, constant_friction
 
 MAX_EPISODE_STEPS = 1000
 
+STANDARD_FRICTION = 1.5
+"""Friction of the robot's geoms in PyBullet's file. The ground's is 0.8; what acts between them is the product."""
 FRAME_SKIP = 4
 STEP_SECONDS = (0.0165 / FRAME_SKIP) * FRAME_SKIP
 JOINTS = 8
@@ -86,7 +88,7 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     @friction.setter
     def friction(self, value: float) -> None:
         self.schedule = None
-        self._set_friction(positive("friction", value))
+        self._set_friction(constant_friction(value))
 
     def _set_friction(self, value: float) -> None:
         self._friction = value

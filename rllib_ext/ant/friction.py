@@ -7,37 +7,19 @@ other, so every process that knows the step knows the friction.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Self
 
-from cbp_ray.errors import InputError
+from pydantic import Field, model_validator
+
 from cbp_ray.randomness import Purpose, uniforms
-from cbp_ray.validation import SEEDS, suggest, whole_number
+from cbp_ray.validation import SEEDS, Count, CountFromZero, Model, Positive, SectionError, make
 from rllib_ext.ant.paper_settings import PAPER
 
 FRICTION = "friction"
 """Name of the friction in an environment's settings, among its attributes and in RLlib's results."""
-STANDARD_FRICTION = PAPER.friction_initial
-"""Friction of the robot's geoms in PyBullet's Ant. The ground's is 0.8; what acts between them is the product."""
 
 
-def positive(name: str, value: Any, example: float = STANDARD_FRICTION) -> float:
-    """`value` as a finite number above zero; text such as `1e-4`, which is how YAML reads that number, is one.
-
-    Raises:
-      InputError: if it is none.
-    """
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InputError(f"{name}: must be a finite number above 0, got {value!r}; use {example}, say")
-    return number
-
-
-@dataclass(frozen=True)
-class FrictionSchedule:
+class FrictionSchedule(Model):
     """Friction by global time-step.
 
     Example:
@@ -46,26 +28,22 @@ class FrictionSchedule:
       (1.5, True)
     """
 
-    seed: int = 0
+    seed: Annotated[CountFromZero, Field(lt=SEEDS)] = 0
     """Fixes the sequence; the same for every algorithm that is compared."""
-    period: int = PAPER.friction_period
+    period: Count = PAPER.friction_period
     """Time-steps between two changes."""
-    low: float = PAPER.friction_low
+    low: Positive = PAPER.friction_low
     """Least friction."""
-    high: float = PAPER.friction_high
+    high: Positive = PAPER.friction_high
     """Largest friction."""
-    initial: float = PAPER.friction_initial
+    initial: Positive = PAPER.friction_initial
     """Friction of the first `period` time-steps."""
 
-    def __post_init__(self) -> None:
-        whole_number("friction.seed", self.seed, below=SEEDS)
-        # 1e7 is a usual way to write a period.
-        period = int(p) if (p := positive("friction.period", self.period, PAPER.friction_period)).is_integer() else self.period
-        object.__setattr__(self, "period", whole_number("friction.period", period, least=1))
-        for name in ("low", "high", "initial"):
-            object.__setattr__(self, name, positive(f"friction.{name}", getattr(self, name)))
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
         if self.low > self.high:
-            raise InputError(f"friction.low: must be at most friction.high = {self.high}, got {self.low}; swap them")
+            raise SectionError(f".low: must be at most friction.high = {self.high}, got {self.low}; swap them")
+        return self
 
     @classmethod
     def make(cls, settings: "FrictionSchedule | Mapping[str, Any] | float | None", *, seed: int = 0) -> "FrictionSchedule":
@@ -73,23 +51,17 @@ class FrictionSchedule:
 
         Args:
           settings: see above.
-          seed: for a mapping without one, or nothing.
+          seed: the seed where the settings have none.
 
         Raises:
           InputError: one line with field, rule, value and fix.
         """
         if isinstance(settings, cls):
             return settings
-        if settings is None:
-            return cls(seed=seed)
-        if not isinstance(settings, Mapping):
-            constant = positive("friction", settings)
-            return cls(low=constant, high=constant, initial=constant)
-        known = [field.name for field in fields(cls)]
-        for name, value in settings.items():
-            if name not in known:
-                raise InputError(f"friction.{name}: unknown setting, got {value!r}; {suggest(str(name), known)}")
-        return cls(**{"seed": seed, **settings})
+        if settings is None or isinstance(settings, Mapping):
+            return make(cls, {"seed": seed, **(settings or {})}, FRICTION)
+        constant = constant_friction(settings)
+        return cls(low=constant, high=constant, initial=constant)
 
     def friction(self, step: int) -> float:
         """The friction during the global time-step `step`, counted from 0."""
@@ -105,6 +77,19 @@ class FrictionSchedule:
     def next_change(self, step: int) -> int:
         """The first global time-step after `step` with a friction of its own."""
         return (step // self.period + 1) * self.period
+
+
+class _Constant(Model):
+    friction: Positive
+
+
+def constant_friction(value: Any) -> float:
+    """A friction that a person gave as a number, or as text such as `1e-4`, which is how YAML reads that number.
+
+    Raises:
+      InputError: if it is not a finite number above zero.
+    """
+    return make(_Constant, {FRICTION: value}).friction
 
 
 def schedule_of(config: Any) -> FrictionSchedule:

@@ -39,10 +39,6 @@ def _mlp_refuses(config: OnlineConfig) -> str | None:
     return _kernels_lack(config)
 
 
-def _torch_refuses(config: OnlineConfig) -> str | None:
-    return None  # the reference: what a method does to a torch network is all that a method must say
-
-
 def _rllib_refuses(config: OnlineConfig) -> str | None:
     activation, optimizer = config.network.activation, config.optimizer
     if config.algorithm.rllib() is None:
@@ -70,8 +66,8 @@ class Row(NamedTuple):
 
     path: str
     """`module:name` of what makes it from config, seeds and, if it takes one, device."""
-    refuses: Callable[[OnlineConfig], str | None]
-    """One line about a config that it can't run; None if it can."""
+    refuses: Callable[[OnlineConfig], str | None] = lambda config: None
+    """One line about a config that it can't run; None if it can. The torch engine, the reference, runs every method."""
     takes_device: bool = False
     """Whether it computes on other devices than the CPU."""
     needs: tuple[str, ...] = ()
@@ -84,8 +80,8 @@ _HERE = "cbp_ray.experiments.engines"
 ENGINES: dict[tuple[str, str], Row] = {
     ("kernel", "bit_flipping"): Row(f"{_HERE}.lane_bit_flipping:LaneEngine", _lanes_refuse, smallest=_one_example),
     ("kernel", "permuted_mnist"): Row(f"{_HERE}.mlp_permuted_mnist:MlpEngine", _mlp_refuses, smallest=_one_example_of_one_unit),
-    ("torch", "bit_flipping"): Row(f"{_HERE}.torch_bit_flipping:make_engine", _torch_refuses, takes_device=True),
-    ("torch", "permuted_mnist"): Row(f"{_HERE}.torch_permuted_mnist:make_engine", _torch_refuses, takes_device=True),
+    ("torch", "bit_flipping"): Row(f"{_HERE}.torch_bit_flipping:make_engine", takes_device=True),
+    ("torch", "permuted_mnist"): Row(f"{_HERE}.torch_permuted_mnist:make_engine", takes_device=True),
     ("rllib", "slippery_ant"): Row(
         "rllib_ext.engine:RllibEngine", _rllib_refuses, needs=("rllib", "ray", "gymnasium", "pybullet")
     ),
@@ -106,8 +102,7 @@ def row_of(config: OnlineConfig, engine: str) -> Row:
         raise InputError(f"engine: must be {' or '.join(have)} for {config.problem.name}, got {engine!r}; change it")
     if row.needs:
         need(*row.needs)
-    refusal = row.refuses(config)
-    if refusal is not None:
+    if refusal := row.refuses(config):
         raise InputError(refusal)
     return row
 

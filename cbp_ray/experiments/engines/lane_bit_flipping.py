@@ -70,18 +70,24 @@ class LaneBlock:
         self.examples = 0
         self.state = new_state(self.choices, self.shape, self.dtype, self.seeds)
         self.scratch = new_scratch(self.shape, self.dtype)
-        self._initialize(config, seeds)
+        units, (n, m) = unit_parameters(self.state.parameters, self.shape), self.shape
+        for lane, seed in enumerate(seeds):
+            units[:, :m, lane] = initial_weights(seed, 0, n, m, config.kinds[0])
+            if self.choices.hidden:
+                units[:, unit_rows(0, m).out, lane] = initial_weights(seed, 1, 1, n, "linear")[0]
 
         p = config.problem
         assert isinstance(p, BitFlippingConfig)
         self.problem = p
         self._problems = [p.stream(seed) for seed in seeds]
         self.random_bits = p.inputs - p.flipping_bits
-        # [1 + m, target units, WIDTH], [target units, WIDTH], [target units, WIDTH]
-        self._weights = np.ascontiguousarray(np.stack([q.input_weights.T for q in self._problems], axis=-1))
-        self._output_weights = np.stack([q.output_weights for q in self._problems], axis=-1)
-        self._thresholds = np.stack([q.thresholds for q in self._problems], axis=-1)
-        self._sums = np.zeros((p.target_units, WIDTH), dtype=np.int32)
+        # [1 + m, target units, WIDTH], and three arrays [target units, WIDTH]: output weights, thresholds, sums
+        self._target_network = (
+            np.ascontiguousarray(np.stack([q.input_weights.T for q in self._problems], axis=-1)),
+            np.stack([q.output_weights for q in self._problems], axis=-1),
+            np.stack([q.thresholds for q in self._problems], axis=-1),
+            np.zeros((p.target_units, WIDTH), dtype=np.int32),
+        )
         self._flipping = np.zeros((0, p.flipping_bits, WIDTH), dtype=np.int32)  # [epochs, f, WIDTH]
         self._first_epoch, self._epoch = 0, -1
         self._table = aligned_zeros(1 << self.random_bits if self.random_bits <= TABLE_BITS else 1, self.dtype)
@@ -89,14 +95,6 @@ class LaneBlock:
         self._bits = aligned_zeros(blocks * bit_stream.WORDS_PER_BLOCK, np.uint32)
         self._targets = aligned_zeros(CHUNK, self.dtype)
         self._draws = aligned_zeros(CHUNK if self.choices.bernoulli else 1, np.float64)
-
-    def _initialize(self, config: OnlineConfig, seeds: Sequence[int]) -> None:
-        units = unit_parameters(self.state.parameters, self.shape)
-        n, m = self.shape
-        for lane, seed in enumerate(seeds):
-            units[:, :m, lane] = initial_weights(seed, 0, n, m, config.kinds[0])
-            if self.choices.hidden:
-                units[:, unit_rows(0, m).out, lane] = initial_weights(seed, 1, 1, n, "linear")[0]
 
     def advance(self, examples: int) -> Metrics:
         """Learns from the next examples and returns the metrics over them, each [WIDTH]."""
@@ -121,34 +119,24 @@ class LaneBlock:
         flipping = self._flipping[epoch - self._first_epoch]
         f = self.problem.flipping_bits
         self.scratch.x[:f] = flipping
-        bit_stream.sum_constant_bits(self._weights, flipping, self._sums)
+        weights, *_, sums = self._target_network
+        bit_stream.sum_constant_bits(weights, flipping, sums)
         if self.random_bits <= TABLE_BITS:
-            bit_stream.fill_table(self._weights, self._output_weights, self._thresholds, self._sums, f, self._table)
+            bit_stream.fill_table(*self._target_network, f, self._table)
         self._epoch = epoch
 
     def _learn(self, examples: int) -> None:
-        first = self.examples * self.random_bits
-        block, first_bit = divmod(first, BITS_PER_PHILOX_BLOCK)
+        (n, m), constant = self.shape, self.problem.flipping_bits
+        block, first_bit = divmod(self.examples * self.random_bits, BITS_PER_PHILOX_BLOCK)
         blocks = -(-(first_bit + examples * self.random_bits) // BITS_PER_PHILOX_BLOCK)
         bits, targets = self._bits[: max(blocks, 1) * bit_stream.WORDS_PER_BLOCK], self._targets[:examples]
         bit_stream.fill_bits(self.seeds, block, bits)
         if self.random_bits <= TABLE_BITS:
             bit_stream.look_up(bits, first_bit, self.random_bits, self._table, targets)
         else:
-            bit_stream.evaluate(
-                bits,
-                first_bit,
-                self._weights,
-                self._output_weights,
-                self._thresholds,
-                self._sums,
-                self.problem.flipping_bits,
-                targets,
-            )
+            bit_stream.evaluate(bits, first_bit, *self._target_network, constant, targets)
         if self.choices.bernoulli:
             bit_stream.fill_draws(self.seeds, self.examples, self._draws[:examples])
-        n, m = self.shape
-        constant = self.problem.flipping_bits
         arrays = self.state, self.scratch, bits, targets, self._draws
         self.learner(*arrays, self.choices, self.numbers, n, m, constant, first_bit)
         self.examples += examples

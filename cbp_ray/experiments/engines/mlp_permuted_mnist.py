@@ -14,17 +14,7 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import bound, initial_weights
-from cbp_ray.kernels.mlp_state import (
-    State,
-    Stream,
-    Total,
-    make_layout,
-    make_stream,
-    matrix,
-    new_scratch,
-    new_state,
-    of_level,
-)
+from cbp_ray.kernels.mlp_state import State, Stream, Total, make_layout, make_stream, matrix, new_scratch, new_state, of_level
 from cbp_ray.kernels.mlp_step import specialised_classifier
 from cbp_ray.problems.mnist_files import Images, load
 from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnistConfig
@@ -46,11 +36,7 @@ class MlpEngine:
     """
 
     def __init__(
-        self,
-        config: OnlineConfig,
-        seeds: Sequence[int],
-        images: Images | None = None,
-        classifier: Classifier | None = None,
+        self, config: OnlineConfig, seeds: Sequence[int], images: Images | None = None, classifier: Classifier | None = None
     ) -> None:
         assert isinstance(config.problem, PermutedMnistConfig)
         stream = _stream(config.problem.dataset) if images is None else make_stream(images.images, images.labels)
@@ -86,13 +72,7 @@ class MlpRun:
     """One network and its problem."""
 
     def __init__(
-        self,
-        config: OnlineConfig,
-        seed: int,
-        images: Images,
-        stream: Stream,
-        held: NDArray[Any],
-        classifier: Classifier,
+        self, config: OnlineConfig, seed: int, images: Images, stream: Stream, held: NDArray[Any], classifier: Classifier
     ) -> None:
         assert isinstance(config.problem, PermutedMnistConfig)
         self.problem = config.problem.stream(seed, images)
@@ -117,24 +97,14 @@ class MlpRun:
 
     def learn(self, examples: int) -> None:
         """Learns from the next examples and counts in `state.totals`."""
-        end = self.examples + examples
+        end, arrays = self.examples + examples, (self.state, self.layout, self.scratch, self.stream)
         while self.examples < end:
             task, within = divmod(self.examples, self.problem.task_length)
             count = min(self.problem.task_length - within, end - self.examples)
             order, where = self.problem.order(task, within, count), self.problem.permutation(task)
             for first in range(0, count, EXAMPLES_AT_ONCE):
-                self.classifier(
-                    self.state,
-                    self.layout,
-                    self.scratch,
-                    self.stream,
-                    order[first : first + EXAMPLES_AT_ONCE],
-                    where,
-                    self.shades,
-                    self.bounds,
-                    self.choices,
-                    self.numbers,
-                )
+                shown = order[first : first + EXAMPLES_AT_ONCE]
+                self.classifier(*arrays, shown, where, self.shades, self.bounds, self.choices, self.numbers)
             self.examples += count
 
     def advance(self, examples: int) -> dict[str, float]:
@@ -156,21 +126,12 @@ class MlpRun:
         task = (self.examples - 1) // self.problem.task_length
         # Permuted weights instead of permuted images: fewer numbers to move.
         weights = [weights[0][self.problem.permutation(task)], *weights[1:]]
-        x, found = self.held, []
+        x, found, state = self.held, [], self.state
         for level in range(1, self.layers):
-            bias, *norm = (
-                of_level(array, self.layout, level)
-                for array in (
-                    self.state.bias,
-                    self.state.mean,
-                    self.state.variance,
-                    self.state.gain,
-                    self.state.shift,
-                )
-            )
-            x = hidden_outputs.matrix_product(x, weights[level - 1]) + bias
+            x = hidden_outputs.matrix_product(x, weights[level - 1]) + of_level(state.bias, self.layout, level)
             if self.choices.normalized:
-                mean, variance, gain, shift = norm
+                norm = (state.mean, state.variance, state.gain, state.shift)
+                mean, variance, gain, shift = (of_level(array, self.layout, level) for array in norm)
                 x = (x - mean) / np.sqrt(variance + self.dtype.type(self.numbers.norm_epsilon)) * gain + shift
             x = ACTIVATIONS[self.config.network.activation].function(x)
             found.append(hidden_outputs.describe(x))

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from cbp_ray.activations import SATURATION
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.torch_learner import Learner
-from cbp_ray.experiments.engines.torch_runs import TorchRuns
+from cbp_ray.experiments.engines.torch_learner import Learner, TorchRuns
 from cbp_ray.problems.bit_flipping import BitFlippingConfig
 
 
@@ -27,13 +26,12 @@ class BitFlippingRun(Learner):
         self.problem, self.hidden_metrics = config.problem.stream(seed), config.problem.hidden_metrics
 
     def advance(self, examples: int) -> dict[str, float]:
-        """Learns from the next examples; the metrics over them."""
         inputs, targets = self.problem.take(examples, start=self.examples)
         xs, ys = (torch.from_numpy(array).to(self.device, self.dtype) for array in (inputs, targets))
         outputs: list[Tensor] = []
         hooks = [module.register_forward_hook(lambda _m, _i, h: outputs.append(h.detach())) for module in self.activations]
         first, last = self.layers[0], self.layers[-1]
-        replaced, nonfinite = self.replacements()
+        before = self.counts()
         error = saturated = gradient = 0.0
         largest = [torch.zeros(0, dtype=self.dtype)] * len(self.activations)
         units = sum(layer.out_features for layer in self.layers) - 1
@@ -49,7 +47,6 @@ class BitFlippingRun(Learner):
         for hook in hooks:
             hook.remove()
         self.examples += examples
-        replaced_now, nonfinite_now = self.replacements()
         metrics = {
             "error": error / examples,
             "input_weight_magnitude": float(first.weight.detach().abs().mean()),
@@ -57,7 +54,6 @@ class BitFlippingRun(Learner):
             "saturated": saturated / (examples * units) if units else np.nan,
             "input_gradient": gradient / examples,
             "dead": float((torch.cat(largest) == 0).double().mean()) if units else np.nan,
-            "replacements": float(replaced_now - replaced),
-            "nonfinite_utilities": float(nonfinite_now - nonfinite),
+            **{name: float(count[0] - before[name][0]) for name, count in self.counts().items()},
         }
         return metrics if units else metrics | dict.fromkeys(self.hidden_metrics, np.nan)

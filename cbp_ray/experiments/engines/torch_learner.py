@@ -1,16 +1,20 @@
-"""One learner in torch: a network, an optimizer, and what the method does after every step."""
+"""Runs of the torch engine: one learner, several of them one after the other, and their states as plain arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.algorithm import initialize
 from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.problems.problem import COUNTS
 
 
 def build_network(config: OnlineConfig, seed: int, inputs: int) -> nn.Sequential:
@@ -46,17 +50,14 @@ class Learner:
         loss: Callable[[Tensor, Tensor], Tensor],
         device: str,
     ) -> None:
-        self.loss = loss
+        self.loss, self.networks = loss, 1 if isinstance(seed, int) else len(seed)
         self.dtype, self.device = getattr(torch, config.dtype), torch.device(device)
         # Drawn on the CPU and then moved: the initial weights are the same on every device.
-        if isinstance(seed, int):
-            self.model = build_network(config, seed, inputs).to(self.device)
-        else:
-            self.model = stack([build_network(config, each, inputs) for each in seed]).to(self.device)
+        each = [build_network(config, one, inputs) for one in ([seed] if isinstance(seed, int) else seed)]
+        self.model = (each[0] if isinstance(seed, int) else stack(each)).to(self.device)
         self.optimizer = config.optimizer.make(self.model.parameters(), config.algorithm.decay)
         self.after_step = config.algorithm.after_step(self.model, self.optimizer, seed)
-        kinds = tuple(getattr(nn, activation.module) for activation in ACTIVATIONS.values())
-        self.activations = [m for m in self.model if isinstance(m, kinds)]
+        self.activations = [m for m in self.model if type(m).__name__ in {a.module for a in ACTIVATIONS.values()}]
         self.layers = [m for m in self.model if isinstance(m, nn.Linear)]
         self.examples = 0
 
@@ -75,10 +76,15 @@ class Learner:
             self.after_step.step()
         return prediction.detach(), loss.detach()
 
-    def replacements(self) -> tuple[int, int]:
-        """Units replaced, and units passed over for a utility that was not finite, since the beginning."""
-        replaced, nonfinite = (getattr(self.after_step, name, {}) for name in ("replaced", "nonfinite"))
-        return sum(replaced.values()), sum(nonfinite.values())
+    def counts(self) -> dict[str, NDArray[np.float64]]:
+        """The metrics `COUNTS` since the beginning, each [networks]."""
+        found = (list(getattr(self.after_step, name, {}).values()) for name in ("replaced", "nonfinite"))
+        each = [np.array(count, dtype=np.float64).reshape(-1, self.networks).sum(0) for count in found]
+        return dict(zip(COUNTS, each, strict=True))
+
+    def advance(self, examples: int) -> dict[str, float]:
+        """Learns from the next examples of a problem, which a subclass has, and returns the metrics over them."""
+        raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
         """The states of network, optimizer and method."""
@@ -96,3 +102,63 @@ class Learner:
         if self.after_step is not None:
             self.after_step.load_state_dict(state["method"])
         self.examples = examples
+
+
+class TorchRuns:
+    """Any number of torch runs, one after the other; an `Engine`.
+
+    Args:
+      config: settings of the experiment.
+      make: makes the run of a seed.
+      seeds: seeds of the runs.
+    """
+
+    def __init__(self, config: OnlineConfig, make: Callable[[int], Learner], seeds: Sequence[int]) -> None:
+        self._config, self._make = config, make
+        self._runs = [make(seed) for seed in seeds]
+
+    def advance(self, examples: int) -> Metrics:
+        bins = [run.advance(examples) for run in self._runs]
+        return {name: np.array([b[name] for b in bins]) for name in self._config.metrics}
+
+    def state(self) -> Arrays:
+        return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in flatten(run.state())}
+
+    def load_state(self, state: Arrays, examples: int) -> None:
+        # Optimizers make their state at the first step.
+        example = self._make(0)
+        example.advance(1)
+        names = [name for name, _ in flatten(example.state())]
+        check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])
+        for number, run in enumerate(self._runs):
+            prefix = f"{number}/"
+            own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+            run.load_state(unflatten(own), examples)
+
+
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Leaves of a nested state dict by path; the path also records what kind of leaf and key it was."""
+    for key, value in tree.items():
+        path = f"{prefix}{'#' if isinstance(key, int) else ''}{key}"
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{path}/")
+        elif isinstance(value, Tensor):
+            yield f"{path}:tensor", value.detach().cpu().numpy().copy()
+        elif value is not None:
+            yield f"{path}:{'array' if isinstance(value, np.ndarray) else 'item'}", np.array(value)
+
+
+def unflatten(arrays: Arrays) -> dict[str, Any]:
+    """The inverse of `flatten` for the state of a learner."""
+    tree: dict[str, Any] = {"model": {}, "optimizer": {}, "method": {}}
+    for name, array in arrays.items():
+        path, _, kind = name.rpartition(":")
+        *parents, leaf = [int(part[1:]) if part.startswith("#") else part for part in path.split("/")]
+        node: dict[Any, Any] = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        if kind == "tensor":
+            node[leaf] = torch.from_numpy(array.copy())
+        else:
+            node[leaf] = array.copy() if kind == "array" else array.tolist()
+    return tree

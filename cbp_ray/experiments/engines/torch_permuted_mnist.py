@@ -1,27 +1,26 @@
-"""`engine="torch"` for Permuted MNIST: the reference for the sparse kernel and for stacked runs."""
+"""`engine="torch"` for Permuted MNIST: the reference for the sparse kernel, run after run or with all runs stacked."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cbp_ray.algorithm.stacked_linear import load_run
 from cbp_ray.experiments import hidden_outputs
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Engine
-from cbp_ray.experiments.engines.torch_learner import Learner
-from cbp_ray.experiments.engines.torch_runs import TorchRuns
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
+from cbp_ray.experiments.engines.torch_learner import Learner, TorchRuns, build_network, flatten, unflatten
 from cbp_ray.problems.mnist_files import Images
 from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnist, PermutedMnistConfig
 
-TAKEN_AT_ONCE = 4096
-"""Number of examples whose images are made at a time, which bounds the memory."""
+TAKEN_AT_ONCE, TAKEN_OF_STACK = 4096, 512
+"""Number of examples whose images are made at a time, which bounds the memory: of one run, and of every run of a stack."""
 
 
 def make_engine(config: OnlineConfig, seeds: Sequence[int], device: str) -> Engine:
     """The engine with one run per seed; several runs, and those on another device than the CPU, are stacked if they can be."""
     if (len(seeds) > 1 or device != "cpu") and config.algorithm.stacks:
-        from cbp_ray.experiments.engines.stacked_permuted_mnist import StackedRuns
-
         return StackedRuns(config, seeds, device)
     return TorchRuns(config, lambda seed: MnistRun(config, seed, device=device), seeds)
 
@@ -40,8 +39,7 @@ class MnistRun(Learner):
         super().__init__(config, seed, self.problem.inputs, nn.functional.cross_entropy, device)
 
     def advance(self, examples: int) -> dict[str, float]:
-        """Learns from the next examples and returns the metrics over them."""
-        replaced, nonfinite = self.replacements()
+        before = self.counts()
         right, loss, end = 0, 0.0, self.examples + examples
         while self.examples < end:
             count = min(TAKEN_AT_ONCE, end - self.examples)
@@ -51,13 +49,11 @@ class MnistRun(Learner):
                 right += int(prediction.argmax() == ys[t])
                 loss += float(example_loss)
             self.examples += count
-        replaced_now, nonfinite_now = self.replacements()
         return {
             "accuracy": right / examples,
             "loss": loss / examples,
             **describe(self, self.problem, self.model),
-            "replacements": float(replaced_now - replaced),
-            "nonfinite_utilities": float(nonfinite_now - nonfinite),
+            **{name: float(count[0] - before[name][0]) for name, count in self.counts().items()},
         }
 
 
@@ -83,3 +79,63 @@ def describe(learner: Learner, problem: PermutedMnist, model: nn.Sequential) -> 
         x = module(x)
     model.train()
     return hidden_outputs.layer_metrics([float(layer.weight.detach().abs().double().mean()) for layer in layers], hidden)
+
+
+class StackedRuns:
+    """Runs of one config of Permuted MNIST, one per seed, that advance together on a GPU or a CPU; an `Engine`.
+
+    The networks stand side by side in one (`cbp_ray.algorithm.stacked_linear`), so a step is the same few batched operations
+    however many runs there are. Equal to `MnistRun`, run by run, up to rounding: batched products may add in another order.
+
+    Args:
+      config: the experiment.
+      seeds: one per run.
+      device: where all of them learn.
+      images: instead of the config's data set, for tests.
+    """
+
+    def __init__(self, config: OnlineConfig, seeds: Sequence[int], device: str = "cpu", images: Images | None = None) -> None:
+        self.config, self.runs = config, len(seeds)
+        self.problems = [make_problem(config, seed, images) for seed in seeds]
+        self.learner = Learner(config, tuple(seeds), self.problems[0].inputs, self._losses, device)
+        # A plain network, which gets the weights of one run at a time.
+        self.single = build_network(config, 0, self.problems[0].inputs).to(self.learner.device)
+
+    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs.view(self.runs, -1), labels, reduction="none")
+
+    def advance(self, examples: int) -> Metrics:
+        learner = self.learner
+        right, loss = torch.zeros(2, self.runs, dtype=torch.float64, device=learner.device)
+        before, end = learner.counts(), learner.examples + examples
+        while learner.examples < end:
+            count = min(TAKEN_OF_STACK, end - learner.examples)
+            taken = [take(learner, problem, count) for problem in self.problems]
+            xs = torch.cat([x for x, _ in taken], dim=1)  # [count, runs·pixels]
+            ys = torch.stack([y for _, y in taken], dim=1)  # [count, runs]
+            for t in range(count):
+                outputs, losses = learner.learn(xs[t : t + 1], ys[t])
+                right += outputs.view(self.runs, -1).argmax(1) == ys[t]
+                loss += losses
+            learner.examples += count
+        at_end = []
+        for run, problem in enumerate(self.problems):
+            load_run(self.single, learner.model, run, self.runs)
+            at_end.append(describe(learner, problem, self.single))
+        metrics = {
+            "accuracy": right.cpu().numpy() / examples,
+            "loss": loss.cpu().numpy() / examples,
+            **{name: np.array([found[name] for found in at_end]) for name in at_end[0]},
+            **{name: count - before[name] for name, count in learner.counts().items()},
+        }
+        return {name: metrics[name] for name in self.config.metrics}
+
+    def state(self) -> Arrays:
+        return dict(flatten(self.learner.state()))
+
+    def load_state(self, state: Arrays, examples: int) -> None:
+        # Optimizers make their state at the first step; what it does to the rest is overwritten.
+        inputs = torch.zeros(1, self.runs * self.problems[0].inputs, dtype=self.learner.dtype, device=self.learner.device)
+        self.learner.learn(inputs, torch.zeros(self.runs, dtype=torch.int64, device=self.learner.device))
+        check_complete(state, self.state())
+        self.learner.load_state(unflatten(state), examples)

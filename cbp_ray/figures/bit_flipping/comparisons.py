@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.figures import statistics
 from cbp_ray.figures.claims import Cell, Cells, Evidence, comparison
-from cbp_ray.figures.results import ACTIVATIONS, Setting, Settings
+from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.figures.statistics import Array
 
 RISE = 0.05
@@ -61,7 +62,7 @@ def backprop_rises(evidence: Evidence, activations: Sequence[str], steps: Sequen
     for activation in activations:
         for step in steps:
             setting = longest(evidence.settings.select(algorithm="bp", activation=activation, step_size=step))
-            yield Cell(f"{ACTIVATIONS[activation]}, step {step:g}", evidence.rise(setting) - RISE)
+            yield Cell(f"{ACTIVATIONS[activation].label}, step {step:g}", evidence.rise(setting) - RISE)
 
 
 def worse_than_linear(evidence: Evidence) -> Iterator[Cell]:
@@ -80,7 +81,7 @@ def rises_or_stays_higher(evidence: Evidence) -> Iterator[Cell]:
         larger = [settings.one(step_size=step) for step in LARGER_STEPS]
         least = np.min([evidence.total(setting) for setting in larger], axis=0) / evidence.linear_total(larger[0].examples)
         late = evidence.late(small) / evidence.late(evidence.settings.best(algorithm="linear", examples=small.examples))
-        yield Cell(ACTIVATIONS[activation], np.maximum(evidence.rise(small) - RISE, late / least - 1))
+        yield Cell(ACTIVATIONS[activation].label, np.maximum(evidence.rise(small) - RISE, late / least - 1))
 
 
 @comparison
@@ -89,7 +90,7 @@ def stability(evidence: Evidence, algorithms: Sequence[str], activations: Sequen
     for algorithm in algorithms:
         for activation in activations:
             rise = evidence.rise(evidence.settings.best(algorithm=algorithm, activation=activation))
-            name = f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}"
+            name = f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation].label}"
             yield Cell(name, RISE - rise if stable else rise - RISE)
 
 
@@ -99,7 +100,7 @@ def better(evidence: Evidence, algorithm: str, than: str, activations: Sequence[
     for activation in activations:
         mine = evidence.least(algorithm=algorithm, activation=activation)
         other = evidence.least(algorithm=than, activation=activation)
-        name = f"{evidence.settings.label(algorithm)} against {evidence.settings.label(than)}, {ACTIVATIONS[activation]}"
+        name = f"{evidence.settings.label(algorithm)} against {evidence.settings.label(than)}, {ACTIVATIONS[activation].label}"
         yield Cell(name, (1 + slack) - mine / other)
 
 
@@ -116,7 +117,7 @@ def better_for_a_share(
     for algorithm in algorithms:
         for activation in activations:
             fraction = beats_backprop(evidence, algorithm, activation).mean(axis=0)
-            yield Cell(f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation]}", fraction - share)
+            yield Cell(f"{evidence.settings.label(algorithm)}, {ACTIVATIONS[activation].label}", fraction - share)
 
 
 def beats_backprop(evidence: Evidence, algorithm: str, activation: str) -> Array:
@@ -136,7 +137,7 @@ def wide_range(evidence: Evidence) -> Iterator[Cell]:
         for value, won in zip(values, wins, strict=True):
             start = np.where(won, np.where(np.isnan(start), value, start), np.nan)
             longest_stretch = np.fmax(longest_stretch, value - start)
-        yield Cell(ACTIVATIONS[activation], longest_stretch - (WIDE_DECADES - 1e-9))
+        yield Cell(ACTIVATIONS[activation].label, longest_stretch - (WIDE_DECADES - 1e-9))
 
 
 @comparison
@@ -144,7 +145,7 @@ def less_sensitive(evidence: Evidence, activations: Sequence[str]) -> Iterator[C
     """Near its best setting, CBP loses less than L2 does near its own."""
     for activation in activations:
         loss = {name: excess(evidence, name, activation) for name in ("l2", "cbp")}
-        yield Cell(ACTIVATIONS[activation], loss["l2"] - loss["cbp"])
+        yield Cell(ACTIVATIONS[activation].label, loss["l2"] - loss["cbp"])
 
 
 def excess(evidence: Evidence, algorithm: str, activation: str) -> Array:

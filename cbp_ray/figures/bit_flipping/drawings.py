@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.figures import style
 from cbp_ray.figures.panels import EXAMPLES, best_of_each_method, curve, examples_axis, means_to_show, one_per_activation
-from cbp_ray.figures.results import ACTIVATIONS, Setting, Settings
+from cbp_ray.figures.results import Setting, Settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def draw_sensitivity(settings: Settings, path: Path, activations: Sequence[str],
     with one_per_activation(path, activations, columns, _what_is_swept(settings), TOTAL) as panels:
         for panel, activation in panels:
             _sensitivity(panel, settings, activation)
-            style.title(panel, ACTIVATIONS[activation])
+            style.title(panel, ACTIVATIONS[activation].label)
 
 
 def draw_utilities(settings: Settings, path: Path) -> None:
@@ -103,7 +104,7 @@ def _finish_curves(panel: "Axes", settings: Settings, shown: Iterable[Setting], 
         linear = settings.best(algorithm="linear")
         curve(panel, linear, linear.label, linear.look)
         shown.append(linear)
-    style.title(panel, ACTIVATIONS[activation])
+    style.title(panel, ACTIVATIONS[activation].label)
     examples_axis(panel, shown)
     means = means_to_show(shown, settings.problem.performance)
     style.limit(panel, float(means.min()), float(min(means.max(), 4 * means.min())))

@@ -5,10 +5,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.figures import style
 from cbp_ray.figures.panels import EXAMPLES, best_of_each_method, curve, examples_axis, means_to_show
 from cbp_ray.figures.permuted_mnist.comparisons import LAST_LAYER
-from cbp_ray.figures.results import ACTIVATIONS, Setting, Settings, rate_in_words
+from cbp_ray.figures.results import Setting, Settings, rate_in_words
 
 PERCENT = 100.0
 Line = tuple[Setting, str, dict[str, Any]]
@@ -63,5 +64,5 @@ def _what_is_common(settings: Sequence[Setting]) -> str:
     layers, widths = len(settings[0].config.network.hidden), {setting.width for setting in settings}
     size = f"{layers} × {widths.pop()}" if len(widths) == 1 else f"{layers} layers"
     common = [name for name in ("step_size", "task_length") if len({getattr(setting, name) for setting in settings}) == 1]
-    words = [f"{size} {ACTIVATIONS[str(settings[0].activation)]}", *(settings[0].in_words(name) for name in common)]
+    words = [f"{size} {ACTIVATIONS[str(settings[0].activation)].label}", *(settings[0].in_words(name) for name in common)]
     return ", ".join([*words, f"{min(len(setting.curves.seeds) for setting in settings)} runs"])

@@ -277,7 +277,7 @@ def test_a_tensorboard_run_under_the_name_that_another_version_gave_it_moves(tmp
 
 def test_every_configuration_of_every_file_at_every_scale_has_a_label_of_its_own() -> None:
     by_label: dict[str, set[str]] = {}
-    root = Path(__file__).parents[1] / "tune_configs"
+    root = Path(__file__).parents[2] / "tune_configs"
     for path in (*root.glob("bit_flipping/fig*.yaml"), *root.glob("examples/*.yaml")):
         for scale in ("paper", "smoke"):
             sweep = load_sweep(path, scale=scale)

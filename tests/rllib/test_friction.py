@@ -53,29 +53,32 @@ def test_a_number_is_a_friction_that_never_changes() -> None:
 
 
 def test_a_mapping_may_leave_the_seed_to_the_caller_and_write_numbers_as_text() -> None:
-    assert FrictionSchedule.make({"period": "1e6", "low": "1e-2"}, seed=5) == FrictionSchedule(5, 1_000_000, low=0.01)
+    assert FrictionSchedule.make({"period": "1e6", "low": "1e-2"}, seed=5) == FrictionSchedule(
+        seed=5, period=1_000_000, low=0.01
+    )
     assert FrictionSchedule.make({"seed": 2}, seed=5).seed == 2
     assert FrictionSchedule.make(None, seed=5).seed == 5
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "field"),
     [
-        ({"period": 0}, "friction.period: must be a finite number above 0, got 0"),
-        ({"period": 2.5}, "friction.period: must be a whole number at least 1, got 2.5"),
-        ({"low": -1}, "friction.low: must be a finite number above 0, got -1"),
-        ({"high": math.inf}, "friction.high: must be a finite number above 0, got inf"),
-        ({"initial": "slippery"}, "friction.initial: must be a finite number above 0, got 'slippery'"),
-        ({"initial": True}, "friction.initial: must be a finite number above 0, got True"),
-        ({"low": 2, "high": 1}, "friction.low: must be at most friction.high = 1.0, got 2.0"),
-        ({"seed": -1}, "friction.seed: must be a whole number"),
-        ({"perod": 5}, "friction.perod: unknown setting, got 5; did you mean 'period'?"),
-        (0.0, "friction: must be a finite number above 0, got 0.0"),
-        ("wet", "friction: must be a finite number above 0, got 'wet'"),
+        ({"period": 0}, "friction.period"),
+        ({"period": 2.5}, "friction.period"),
+        ({"low": -1}, "friction.low"),
+        ({"high": math.inf}, "friction.high"),
+        ({"initial": "slippery"}, "friction.initial"),
+        ({"initial": True}, "friction.initial"),
+        ({"low": 2, "high": 1}, "friction.low"),
+        ({"seed": -1}, "friction.seed"),
+        ({"seed": 2**64}, "friction.seed"),
+        ({"perod": 5}, "friction.perod"),
+        (0.0, "friction"),
+        ("wet", "friction"),
+        ([1.5], "friction"),
     ],
 )
-def test_bad_settings_are_refused_in_one_line(settings: Any, message: str) -> None:
+def test_bad_settings_are_refused_in_one_line(settings: Any, field: str) -> None:
     with pytest.raises(InputError) as caught:
         FrictionSchedule.make(settings)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{field}: ") and "\n" not in str(caught.value)

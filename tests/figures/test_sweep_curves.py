@@ -115,7 +115,7 @@ def test_a_search_has_no_configurations_to_draw(tmp_path: Path, capsys: pytest.C
 
 
 def test_on_slippery_ant_the_algorithms_go_by_their_own_names() -> None:
-    sweep = load_sweep(Path(__file__).parents[1] / "tune_configs" / "slippery_ant" / "fig9.yaml")
+    sweep = load_sweep(Path(__file__).parents[2] / "tune_configs" / "slippery_ant" / "fig9.yaml")
     found = labels([c.config for c in sweep.configurations])
     assert found[:2] == ["PPO", "PPO+L2, weight decay 1e-3"]
     assert found[-1] == "Continual PPO, replacement rate 1e-5, maturity threshold 50,000"

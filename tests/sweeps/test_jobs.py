@@ -20,7 +20,7 @@ from cbp_ray.cli import main
 from cbp_ray.sweeps import cluster, load_sweep, run_sweep
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:

@@ -60,7 +60,7 @@ def test_every_claim_has_a_name_of_its_own_that_begins_with_its_figure() -> None
 
 
 def test_the_results_that_ship_are_about_these_claims() -> None:
-    data = Path(__file__).parents[1] / "docs" / "data"
+    data = Path(__file__).parents[2] / "docs" / "data"
     shipped = [
         entry for problem in GROUPS for path in data.glob(f"{problem}_claims.json") for entry in json.loads(path.read_text())
     ]

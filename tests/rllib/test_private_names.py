@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOREIGN = {"ray", "gymnasium", "torch", "numba", "llvmlite"}
 INTERNAL = ("numba.core",)
 """Modules whose names look public, but whose package does not document them."""

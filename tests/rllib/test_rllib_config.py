@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cbp_ray.algorithm import Distribution, GenerateAndTest, HiddenLayer
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import ContinualBackprop
+from cbp_ray.methods import ContinualBackprop
 from rllib_ext import ContinualPPOConfig, algorithms
 from rllib_ext.algorithms import ContinualDQNConfig, ContinualSACConfig
 from rllib_ext.learners.diagnostics import of_activations

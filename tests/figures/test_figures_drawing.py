@@ -68,6 +68,7 @@ def draw(key: str, settings: Settings, path: Path) -> None:
 def test_a_figure_has_all_that_it_needs_or_waits_for_it(key: str) -> None:
     figure = FIGURES[key]
     assert all((figure.title, figure.what, figure.grid, figure.claim))
+    assert load_figure(figure).source == key
     assert figure.available == (figure.drawing is not None) == (figure.numbers is not None) == bool(figure.claims)
     assert figure.available == (figure.problem != "slippery-ant")
 

@@ -12,8 +12,7 @@ from cbp_ray import GenerateAndTest, initialize
 from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import run_online
-from cbp_ray.experiments.engines.stacked_permuted_mnist import StackedRuns
-from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
+from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun, StackedRuns
 
 CBP = {"name": "cbp", "replacement_rate": 0.05, "maturity_threshold": 10}
 ALGORITHMS = {

@@ -21,7 +21,7 @@ from cbp_ray.sweeps.resolved import record_sweep
 from cbp_ray.sweeps.search_log import SearchLog, Stop, search_key
 from cbp_ray.sweeps.status import Status, statuses
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 SEARCH = """
 sweep: search

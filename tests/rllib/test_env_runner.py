@@ -207,7 +207,7 @@ def test_continual_configs_are_slippery_by_themselves() -> None:
     config = ContinualPPOConfig().environment("SlipperyAnt-v0")
     assert config.env_runner_cls is SlipperyEnvRunner and config.algo_class is ContinualPPO
     assert ContinualPPOConfig().environment("CartPole-v1").env_runner_cls is None
-    with pytest.raises(InputError, match=r"^friction.low: must be"):
+    with pytest.raises(InputError, match=r"^friction.low: "):
         ContinualPPOConfig().environment("SlipperyAnt-v0", env_config={"friction": {"low": -1}})
 
 
@@ -219,6 +219,6 @@ def test_the_schedules_seed_is_the_configs_unless_it_has_its_own() -> None:
 
 
 def test_bad_settings_are_refused_before_anything_is_built() -> None:
-    with pytest.raises(InputError, match=r"^friction.period: must be"):
+    with pytest.raises(InputError, match=r"^friction.period: "):
         slippery(PPOConfig().environment("SlipperyAnt-v0", env_config={"friction": {"period": 0}}))
     assert np.isfinite(SCHEDULE.friction(10**15))

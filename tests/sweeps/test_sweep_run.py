@@ -14,7 +14,7 @@ from cbp_ray.sweeps.progress import Event
 from cbp_ray.sweeps.status import statuses
 
 pytestmark = pytest.mark.xdist_group("ray")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)

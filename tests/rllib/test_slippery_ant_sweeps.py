@@ -22,7 +22,7 @@ from rllib_ext.engine import algorithm_config
 from rllib_ext.plain_state import flatten, unflatten
 
 pytestmark = pytest.mark.xdist_group("ray")
-CONFIGS = Path(__file__).parents[1] / "tune_configs" / "slippery_ant"
+CONFIGS = Path(__file__).parents[2] / "tune_configs" / "slippery_ant"
 CPPO = {"name": "cbp", "replacement_rate": 0.05, "maturity_threshold": 1}
 PAIRS = {(1e-3, 100), (1e-3, 500), (1e-4, 5_000), (1e-4, 500), (1e-5, 10_000), (1e-5, 50_000)}
 

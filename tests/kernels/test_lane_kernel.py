@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from cbp_ray.kernels.lane_state import unit_parameters, unit_rows
 from cbp_ray.kernels.lane_step import specialised_learner, unspecialised_learner
 from cbp_ray.kernels.lanes import WIDTH
 
+HERE = Path(__file__).parent
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
 CBP = {"name": "cbp", "replacement_rate": 1e-3, "maturity_threshold": 20}
 ALGORITHMS = {
@@ -214,16 +216,17 @@ def test_a_run_does_not_depend_on_the_width_of_a_block(tmp_path):
     """The same in a process whose vectors are half as wide, compiled anew."""
     script = tmp_path / "narrow.py"
     script.write_text(
-        "import sys; sys.path[:0] = sys.argv[1:2]\n"
+        "import sys; sys.path[:0] = sys.argv[2:]\n"
         "import cbp_ray.kernels.lanes as lanes\n"
         f"lanes.WIDTH = {WIDTH // 2}\n"
         "import numpy as np\n"
         "from test_lane_kernel import invariance_config, run_online\n"
-        "np.save(sys.argv[2], run_online(invariance_config('float32'), range(40, 60)).error)\n"
+        "np.save(sys.argv[1], run_online(invariance_config('float32'), range(40, 60)).error)\n"
     )
     out = tmp_path / "error.npy"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    subprocess.run([sys.executable, script, os.path.dirname(__file__), out], env=environment, check=True)
+    folders = [HERE, HERE.parent / "support"]
+    subprocess.run([sys.executable, script, out, *folders], env=environment, check=True)
     np.testing.assert_array_equal(np.load(out), block_of_runs("float32").error[:20])
 
 

@@ -11,7 +11,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.sweeps import Sweep, load_sweep
 from cbp_ray.sweeps.sweep import join
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GOOD = """
 sweep: name
 seeds: 0:10
@@ -194,7 +194,8 @@ BROKEN = {
     "unknown activation": (GOOD.replace("relu", "gelu"), "groups.cbp.network.activation"),
     "empty grid": (GOOD.replace("[tanh, relu]", "[]"), "groups.cbp.network.activation"),
     "two layers for the kernel": (GOOD.replace("activation: [tanh, relu]", "hidden: [5, 5]"), "groups.cbp.network.hidden"),
-    "more flips than bits": (GOOD.replace("examples: 40", "problem: {flipping_bits: 30}"), "groups.cbp.problem"),
+    "more flips than bits": (GOOD.replace("examples: 40", "problem: {flipping_bits: 30}"), "groups.cbp.problem.flipping_bits"),
+    "an anchor that contains itself": (GOOD.replace("groups:", "groups: &a\n  more: *a"), "file.yaml"),
     "missing include": ("include: nowhere.yaml\n" + GOOD, "nowhere.yaml"),
     "include of itself": ("include: file.yaml\n" + GOOD, "file.yaml: include"),
     "unknown scale": (GOOD + "scales: {tiny: {}}\n", "scales.tiny"),

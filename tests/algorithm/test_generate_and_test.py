@@ -103,7 +103,7 @@ def compare(*, sizes, optimizer, batch, utility, preset, steps, activation="tanh
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_equals_the_oracle(optimizer, depth, batch, utility, preset):
     log, expected = compare(
-        sizes=[4, *[4] * depth, 1], optimizer=optimizer, batch=batch, utility=utility, preset=preset, steps=2000, rate=0.005
+        sizes=[4, *[4] * depth, 1], optimizer=optimizer, batch=batch, utility=utility, preset=preset, steps=500, rate=0.02
     )
     assert log == expected
     assert len(log) >= 6 * depth
