@@ -195,7 +195,7 @@ def test_a_search_with_other_settings_is_another_but_more_samples_are_not(search
         ("algorithm.maturity_threshold: {randint: [10, 16777218]}", "algorithm.maturity_threshold"),
         ("network.activation: {choice: [tanh, relu, tan]}", "network.activation"),
         ("network.hidden: {choice: [[5], [5, 5]]}", "network.hidden"),
-        ("{problem.inputs: {randint: [10, 30]}, problem.flipping_bits: {randint: [5, 12]}}", "problem"),
+        ("{problem.inputs: {randint: [10, 30]}, problem.flipping_bits: {randint: [5, 12]}}", "problem.flipping_bits"),
     ],
 )
 @pytest.mark.parametrize("command", ["run --storage {0}/out", "run --dry-run", "submit --address http://x:1 --storage /x"])
