@@ -51,11 +51,7 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
         .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
         .learners(num_learners=0)
         .rl_module(model_config={"fcnet_hiddens": list(config.network.hidden), "fcnet_activation": activation})
-        .training(
-            lr=config.optimizer.step_size,
-            **ppo_settings(problem),
-            weight_decay=algorithm.decay,
-        )
+        .training(lr=config.optimizer.step_size, **ppo_settings(problem), weight_decay=algorithm.decay)
         .debugging(seed=seed, log_level="ERROR")
     )
     if settings := algorithm.rllib():

@@ -349,11 +349,6 @@ class _World:
         view = pybullet.computeViewMatrixFromYawPitchRoll(torso, distance=3, yaw=0, pitch=-30, roll=0, upAxisIndex=2)
         lens = pybullet.computeProjectionMatrixFOV(fov=60, aspect=RENDER_WIDTH / RENDER_HEIGHT, nearVal=0.1, farVal=100.0)
         image = pybullet.getCameraImage(
-            RENDER_WIDTH,
-            RENDER_HEIGHT,
-            view,
-            lens,
-            renderer=pybullet.ER_TINY_RENDERER,
-            physicsClientId=self.client,
+            RENDER_WIDTH, RENDER_HEIGHT, view, lens, renderer=pybullet.ER_TINY_RENDERER, physicsClientId=self.client
         )[2]
         return np.reshape(np.asarray(image, dtype=np.uint8), (RENDER_HEIGHT, RENDER_WIDTH, 4))[:, :, :3]
