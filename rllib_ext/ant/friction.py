@@ -11,10 +11,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cbp_ray.errors import InputError
+from cbp_ray.problems import SlipperyAntConfig
 from cbp_ray.randomness import Purpose, uniforms
 from cbp_ray.validation import SEEDS, suggest, whole_number
-from rllib_ext.ant.paper_settings import PAPER
 
+PAPER = SlipperyAntConfig()
+"""The settings of section 2 and appendix D of the paper."""
 FRICTION = "friction"
 """Name of the friction in an environment's settings, among its attributes and in RLlib's results."""
 STANDARD_FRICTION = PAPER.friction_initial
@@ -22,11 +24,7 @@ STANDARD_FRICTION = PAPER.friction_initial
 
 
 def positive(name: str, value: Any, example: float = STANDARD_FRICTION) -> float:
-    """`value` as a finite number above zero; text such as `1e-4`, which is how YAML reads that number, is one.
-
-    Raises:
-      InputError: if it is none.
-    """
+    """`value` as a finite number above zero, or an `InputError`; text such as `1e-4`, as YAML reads that number, is one."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -71,12 +69,7 @@ class FrictionSchedule:
     def make(cls, settings: "FrictionSchedule | Mapping[str, Any] | float | None", *, seed: int = 0) -> "FrictionSchedule":
         """A schedule from what a person may write: nothing, one number (it never changes), a mapping, a schedule.
 
-        Args:
-          settings: see above.
-          seed: for a mapping without one, or nothing.
-
-        Raises:
-          InputError: one line with field, rule, value and fix.
+        `seed` is for a mapping without one, or nothing. What can't be understood is refused with an `InputError`.
         """
         if isinstance(settings, cls):
             return settings
@@ -96,8 +89,6 @@ class FrictionSchedule:
         change = step // self.period
         if change == 0:
             return self.initial
-        if self.low == self.high:
-            return self.low
         uniform = float(uniforms(self.seed, Purpose.FRICTION, 1, first=change - 1)[0])
         low, high = math.log(self.low), math.log(self.high)
         return min(max(math.exp(low + uniform * (high - low)), self.low), self.high)
