@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pybullet
 import pybullet_envs_gymnasium  # noqa: F401  (registers AntBulletEnv-v0)
 
 import rllib_ext  # noqa: F401  (registers SlipperyAnt-v0)
@@ -79,13 +78,9 @@ def _episodes(env: gymnasium.Env[Any, Any], seed: int) -> float:
 def _physics(env: SlipperyAnt, seed: int) -> float:
     """The same torques in the same world, and nobody looks."""
     env.reset(seed=seed)
-    world = env._world
-    assert world is not None
+    world = env._running("advance")
     torques = (np.random.default_rng(seed).uniform(-1, 1, (STEPS, 8)) * 250.0).tolist()
     begun = time.process_time()
     for forces in torques:
-        pybullet.setJointMotorControlArray(
-            world.ant, world.joints, pybullet.TORQUE_CONTROL, forces=forces, physicsClientId=world.client
-        )
-        pybullet.stepSimulation(physicsClientId=world.client)
+        world.advance(forces)
     return STEPS / (time.process_time() - begun)

@@ -9,15 +9,16 @@ import tempfile
 import time
 from typing import Any
 
-from cbp_ray_benchmarks.cores import one_core
+import torch
+from cbp_ray_benchmarks.cores import METHODS, one_core
+
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines.lane_bit_flipping import LaneEngine
+from cbp_ray.experiments.engines.torch_bit_flipping import BitFlippingRun
+from cbp_ray.kernels.lanes import WIDTH
 
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "cbp": {"name": "cbp", "replacement_rate": 1e-4},
-    "bp": {"name": "bp"},
-    "l2": {"name": "l2", "weight_decay": 1e-4},
-    "online_norm": {"name": "online_norm"},
-}
+ALGORITHMS = METHODS | {"linear": {"name": "linear"}}
 OPTIMIZERS = ("sgd", "adam")
 KERNEL_EXAMPLES, TORCH_EXAMPLES, REPEATS = 10_000, 200, 7
 TORCH_WARM_UP = 150
@@ -35,14 +36,6 @@ seconds = time.perf_counter() - start
 LaneEngine(config, range(100)).advance(20_000)
 print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-
-
-def make_config(algorithm: str, optimizer: str, activation: str) -> dict[str, Any]:
-    return {
-        "network": {"activation": activation},
-        "algorithm": ALGORITHMS.get(algorithm, {"name": algorithm}),
-        "optimizer": {"name": optimizer, "step_size": 0.01},
-    }
 
 
 def kernel_time(engine: Any) -> float:
@@ -63,13 +56,8 @@ def torch_time(run: Any, xs: Any, ys: Any) -> float:
 def measure(algorithm: str, optimizer: str, activation: str) -> dict[str, Any]:
     """One case. Processor time, not wall-clock time, and the fastest of several repeats, because other jobs may run beside
     this one; the engines alternate, so that they meet the same conditions. Both work on the calling thread alone."""
-    import torch
-
-    from cbp_ray.experiments.config import OnlineConfig
-    from cbp_ray.experiments.engines.lane_bit_flipping import WIDTH, LaneEngine
-    from cbp_ray.experiments.engines.torch_bit_flipping import BitFlippingRun
-
-    config = OnlineConfig.make(make_config(algorithm, optimizer, activation))
+    network, step = {"activation": activation}, {"name": optimizer, "step_size": 0.01}
+    config = OnlineConfig.make({"network": network, "algorithm": ALGORITHMS[algorithm], "optimizer": step})
     kernel, reference = LaneEngine(config, range(WIDTH)), BitFlippingRun(config, 0)
     kernel.advance(1000)
     reference.advance(TORCH_WARM_UP)
@@ -103,8 +91,9 @@ def run() -> dict[str, Any]:
     with one_core():
         with tempfile.TemporaryDirectory() as cache:
             (cold, _), (warm, memory) = fresh_process(cache), fresh_process(cache)
-        cases = [measure(*case) for case in itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)]
-        cases += [measure("linear", optimizer, "tanh") for optimizer in OPTIMIZERS]
+        every = itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)
+        # The linear tracker has no activation.
+        cases = [measure(*case) for case in every if case[0] != "linear" or case[2] == "tanh"]
     tanh = {(c["algorithm"], c["optimizer"]): c["kernel_ns"] for c in cases if c["activation"] == "tanh"}
     for case in cases:
         case["of_cbp_tanh"] = round(case["kernel_ns"] / tanh["cbp", case["optimizer"]], 2)
@@ -113,14 +102,8 @@ def run() -> dict[str, Any]:
         "cold_compile_seconds": round(cold, 2),
         "cached_seconds": round(warm, 2),
         "peak_memory_mb": round(memory),
-        "runs_per_block": _width(),
+        "runs_per_block": WIDTH,
     }
-
-
-def _width() -> int:
-    from cbp_ray.kernels.lanes import WIDTH
-
-    return WIDTH
 
 
 def render(result: dict[str, Any]) -> str:

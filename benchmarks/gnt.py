@@ -9,7 +9,6 @@ import ctypes
 import itertools
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,14 +45,7 @@ def render(result: dict[str, Any]) -> str:
 
 
 def _case(
-    name: str,
-    sizes: tuple[int, ...],
-    activation: type[nn.Module],
-    batch: int,
-    plain_optimizer: Callable[..., torch.optim.Optimizer],
-    gnt_optimizer: Callable[..., torch.optim.Optimizer],
-    steps: int,
-    limit: float | None,
+    name: str, sizes: Any, activation: Any, batch: int, plain_optimizer: Any, gnt_optimizer: Any, steps: int, limit: Any
 ) -> dict[str, Any]:
     plain = _Loop(sizes, activation, batch, plain_optimizer, with_gnt=False)
     with_gnt = _Loop(sizes, activation, batch, gnt_optimizer, with_gnt=True)
@@ -62,9 +54,8 @@ def _case(
         for loop, seconds in zip((plain, with_gnt), times, strict=True):
             seconds += loop.run(steps)
     plain_us, gnt_us = (statistics.median(seconds) * 1e6 for seconds in times)
-    added = gnt_us / plain_us - 1
     assert with_gnt.gnt is not None
-    replaced = sum(with_gnt.gnt.replaced.values())
+    replaced, added = sum(with_gnt.gnt.replaced.values()), gnt_us / plain_us - 1
     return {"case": name, "plain_us": plain_us, "gnt_us": gnt_us, "added": added, "limit": limit, "replaced": replaced}
 
 
@@ -72,26 +63,15 @@ def _keep_freed_memory() -> None:
     """Tells glibc to keep freed memory.
 
     Otherwise gradients get new pages in some steps and not in others, for which a step of the large network waits up to 6 ms,
-    with and without GnT, as the heap happens to lie. Elsewhere than on Linux nothing is told.
+    with and without GnT, as the heap happens to lie.
     """
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return
+    mallopt = ctypes.CDLL("libc.so.6").mallopt
     mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
 
 
 class _Loop:
-    def __init__(
-        self,
-        sizes: tuple[int, ...],
-        activation: type[nn.Module],
-        batch: int,
-        make_optimizer: Callable[..., torch.optim.Optimizer],
-        *,
-        with_gnt: bool,
-    ) -> None:
+    def __init__(self, sizes: Any, activation: Any, batch: int, make_optimizer: Any, *, with_gnt: bool) -> None:
         torch.manual_seed(0)
         layers: list[nn.Module] = []
         for n_in, n_out in itertools.pairwise(sizes):

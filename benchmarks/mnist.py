@@ -8,14 +8,13 @@ import statistics
 import time
 from typing import Any
 
-from cbp_ray_benchmarks.cores import one_core
+import numpy as np
+from cbp_ray_benchmarks.cores import METHODS, one_core
 
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "bp": {"name": "bp"},
-    "cbp": {"name": "cbp", "replacement_rate": 1e-4},
-    "l2": {"name": "l2", "weight_decay": 1e-4},
-    "online_norm": {"name": "online_norm"},
-}
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
+from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
+
 EXAMPLES = {100: (6000, 250), 2000: (250, 25)}
 """By width: examples per repeat of the kernel and of torch."""
 REPEATS = 8
@@ -30,16 +29,12 @@ class Case:
     """One algorithm at one width, in both engines."""
 
     def __init__(self, width: int, algorithm: str, with_torch: bool) -> None:
-        from cbp_ray.experiments.config import OnlineConfig
-        from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
-        from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
-
         self.width, self.algorithm = width, algorithm
         config = OnlineConfig.make(
             {
                 "problem": {"name": "permuted_mnist"},
                 "network": {"hidden": [width] * 3},
-                "algorithm": ALGORITHMS[algorithm],
+                "algorithm": METHODS[algorithm],
                 "optimizer": {"name": "sgd", "step_size": 0.003},
             }
         )
@@ -87,8 +82,6 @@ class Case:
 
 def memory_seconds_per_megabyte() -> tuple[float, float]:
     """To read a large array, and to read and write it, with NumPy on this core: for each megabyte of the array."""
-    import numpy as np
-
     array = np.ones(STREAM_MEGABYTES * 10**6 // 4, dtype=np.float32)
 
     def fastest(action: Any) -> float:
@@ -108,15 +101,14 @@ def run() -> dict[str, Any]:
     with one_core():
         reading, updating = memory_seconds_per_megabyte()
         for width in EXAMPLES:
-            cases = [Case(width, algorithm, algorithm in ("bp", "cbp")) for algorithm in ALGORITHMS]
+            cases = [Case(width, algorithm, algorithm in ("bp", "cbp")) for algorithm in METHODS]
             for _ in range(REPEATS):
                 for case in cases:
                     case.repeat()
             for case in cases:
                 (results if case.torch is not None else baselines).append(case.result())
-            bp, cbp = cases[0], cases[1]
-            ratios[width] = round(min(cbp.kernel_us) / min(bp.kernel_us), 3)
-            del cases
+            bp, cbp = (min(case.kernel_us) for case in cases[:2])
+            ratios[str(width)] = round(cbp / bp, 3)
         again = memory_seconds_per_megabyte()
     reading, updating = min(reading, again[0]), min(updating, again[1])
     for result in results + baselines:
@@ -126,7 +118,7 @@ def run() -> dict[str, Any]:
     return {
         "cases": results,
         "kernel_only": baselines,
-        "cbp_over_bp": {str(width): ratio for width, ratio in ratios.items()},
+        "cbp_over_bp": ratios,
         "read_gb_per_s": round(1e-3 / reading, 1),
         "update_gb_per_s": round(2e-3 / updating, 1),
     }

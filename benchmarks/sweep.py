@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from cbp_ray.sweeps import load_sweep, run_sweep
+from cbp_ray.sweeps.compile_lock import compile_once
 from cbp_ray.sweeps.progress import Event
 
 SWEEP: dict[str, Any] = {
@@ -71,9 +73,6 @@ class Meter:
 
 def run(examples: int = 1_000_000) -> dict[str, Any]:
     """Runs the sweep once. Numba's cache is filled before: a machine compiles once, not once per sweep."""
-    from cbp_ray.sweeps import load_sweep, run_sweep
-    from cbp_ray.sweeps.compile_lock import compile_once
-
     with tempfile.TemporaryDirectory(prefix="cbp-ray-bench-") as directory:
         path = Path(directory) / "bench.yaml"
         path.write_text(yaml.safe_dump(SWEEP))

@@ -1,5 +1,6 @@
 """What settings are made of: a frozen model that refuses unknown names, kinds of numbers, and errors as one line."""
 
+import contextlib
 import difflib
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -26,11 +27,9 @@ def _number_as_integer(value: Any) -> Any:
     """For `1e6`, which YAML reads as text: whole numbers in any notation become integers, the rest is left to Pydantic."""
     value = _no_boolean(value)
     if isinstance(value, str) and not value.strip().lstrip("+-").isdigit():
-        try:
+        with contextlib.suppress(ValueError):
             number = float(value)
-        except ValueError:
-            return value
-        return int(number) if number.is_integer() else value
+            return int(number) if number.is_integer() else value
     return value
 
 
@@ -53,15 +52,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def make(model: type[M], settings: Any, where: str = "") -> M:
-    """A model from plain data.
-
-    Args:
-      model: the class.
-      settings: a mapping, from YAML say; an instance passes through.
-      where: the name of the section that the error begins with.
+    """A model from plain data, a mapping from YAML say; an instance passes through.
 
     Raises:
-      InputError: one line with field, rule, value and fix.
+      InputError: one line with field, rule, value and fix, which begins with `where`.
     """
     if isinstance(settings, model):
         return settings

@@ -6,8 +6,5 @@ need("rllib", "ray", "gymnasium", "pybullet")
 
 from rllib_ext.ant.algorithm_mixin import slippery  # noqa: E402
 from rllib_ext.config import ContinualPPOConfig  # noqa: E402
-from rllib_ext.registration import register  # noqa: E402
 
 __all__ = ["ContinualPPOConfig", "slippery"]
-
-register()

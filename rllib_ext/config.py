@@ -16,8 +16,9 @@ from cbp_ray.algorithm.settings import Settings
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import Utility
+from cbp_ray.problems import SlipperyAntConfig
 from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm, slippery
-from rllib_ext.ant.paper_settings import ppo_settings
+from rllib_ext.ant.friction import PAPER
 from rllib_ext.learners.topology import treatable_layers
 
 LOGGER = logging.getLogger(__name__)
@@ -66,16 +67,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
 
         `cbp_ray.GenerateAndTest` explains all of them. They are checked when the algorithm is built.
         """
-        self.continual_backprop_settings = {
-            "replacement_rate": replacement_rate,
-            "maturity_threshold": maturity_threshold,
-            "decay_rate": decay_rate,
-            "utility": utility,
-            "preset": preset,
-            "replacement": replacement,
-            "init": init,
-            "seed": seed,
-        }
+        self.continual_backprop_settings = {name: value for name, value in locals().items() if name in DEFAULTS}
         return self
 
     def training(self, *, weight_decay: float = NotProvided, **kwargs: Any) -> Self:
@@ -183,6 +175,18 @@ class ContinualPPO(GlobalStepAlgorithm, PPO):
         return self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
 
 
+def ppo_settings(problem: SlipperyAntConfig) -> dict[str, Any]:
+    """The settings of PPO in an experiment, for `.training(...)`."""
+    return {
+        "train_batch_size_per_learner": problem.iteration_size,
+        "num_epochs": problem.epochs,
+        "minibatch_size": problem.minibatch_size,
+        "gamma": problem.discount,
+        "lambda_": problem.gae_lambda,
+        "clip_param": problem.clip,
+    }
+
+
 class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
     """PPO as in the paper, and with `.continual_backprop(...)` Continual PPO; with `.training(weight_decay=...)` PPO+L2.
 
@@ -201,16 +205,8 @@ class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
 
     def __init__(self, algo_class: Any = None) -> None:
         super().__init__(algo_class=algo_class or ContinualPPO)
-        self.training(
-            lr=1e-4,
-            **ppo_settings(),
-            use_kl_loss=False,
-            kl_coeff=0.0,
-            entropy_coeff=0.0,
-            vf_clip_param=float("inf"),
-            vf_loss_coeff=1.0,
-            grad_clip=None,
-        )
+        self.training(lr=1e-4, **ppo_settings(PAPER), use_kl_loss=False, kl_coeff=0.0, entropy_coeff=0.0)
+        self.training(vf_clip_param=float("inf"), vf_loss_coeff=1.0, grad_clip=None)
 
     def get_default_learner_class(self) -> Any:
         from rllib_ext.learners.ppo import ContinualPPOTorchLearner

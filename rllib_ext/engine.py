@@ -14,13 +14,12 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
 from cbp_ray.problems import SlipperyAntConfig
+from rllib_ext.ant.environment import ENVIRONMENT
 from rllib_ext.ant.episode_returns import ReturnBins, finished_episodes
 from rllib_ext.ant.friction import FRICTION, schedule_of
-from rllib_ext.ant.paper_settings import friction_settings, ppo_settings
-from rllib_ext.config import ContinualPPO, ContinualPPOConfig
+from rllib_ext.config import ContinualPPO, ContinualPPOConfig, ppo_settings
 from rllib_ext.learners.mixin import RESULTS
 from rllib_ext.plain_state import flatten, random_state, set_random_state, unflatten
-from rllib_ext.registration import ENVIRONMENT, register
 
 SEEDS = 2**31
 """NumPy's old generator, which RLlib seeds, takes no larger ones."""
@@ -35,27 +34,20 @@ DIAGNOSTICS = {
 
 
 def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
-    """An experiment in RLlib's terms: sampling and learning in this process, one environment.
-
-    Raises:
-      InputError: for a seed that RLlib does not take.
-    """
+    """An experiment in RLlib's terms: sampling and learning in this process, one environment."""
     problem, algorithm = config.problem, config.algorithm
     assert isinstance(problem, SlipperyAntConfig)
     if seed >= SEEDS:
         raise InputError(f"seeds: must be below 2**31 for slippery_ant, got {seed}; use smaller ones")
+    friction = {name: getattr(problem, f"friction_{name}") for name in ("period", "low", "high", "initial")}
     activation = "silu" if config.network.activation == "swish" else config.network.activation
     result: ContinualPPOConfig = (
         ContinualPPOConfig()
-        .environment(ENVIRONMENT, env_config={FRICTION: friction_settings(problem)})
+        .environment(ENVIRONMENT, env_config={FRICTION: friction})
         .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
         .learners(num_learners=0)
         .rl_module(model_config={"fcnet_hiddens": list(config.network.hidden), "fcnet_activation": activation})
-        .training(
-            lr=config.optimizer.step_size,
-            **ppo_settings(problem),
-            weight_decay=algorithm.decay,
-        )
+        .training(lr=config.optimizer.step_size, **ppo_settings(problem), weight_decay=algorithm.decay)
         .debugging(seed=seed, log_level="ERROR")
     )
     if settings := algorithm.rllib():
@@ -70,7 +62,6 @@ class RllibEngine:
     """
 
     def __init__(self, config: OnlineConfig, seeds: tuple[int, ...]) -> None:
-        register()
         self.steps = 0
         self.runs = [_Run(config, seed) for seed in seeds]
         weakref.finalize(self, _stop, self.runs)
@@ -137,8 +128,7 @@ class _Run:
 
     def advance(self, target: int) -> dict[str, float]:
         """Trains until there are `target` time-steps."""
-        algorithm = self.build()
-        replaced = 0.0
+        algorithm, replaced = self.build(), 0.0
         while algorithm.global_step < target:
             result = algorithm.train()
             self.bins.add(finished_episodes(result))
@@ -166,8 +156,7 @@ class _Run:
     def load_state(self, state: Arrays) -> None:
         check_complete(state, ("own",))
         own = json.loads(str(state.pop("own")))
-        algorithm = self.build()
-        whole = unflatten(state)
+        algorithm, whole = self.build(), unflatten(state)
         algorithm.env_runner_group.local_env_runner.load_rollout_state(whole["rollout"])
         # Last, because the random state is part of it.
         algorithm.learner_group.set_state(whole["learner"])

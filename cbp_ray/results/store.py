@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
-from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
-from cbp_ray.results.keys import RESULT_VERSION, BlockName, config_key, describe_seeds
+from cbp_ray.results.keys import RESULT_VERSION, BlockName, config_key, describe_seeds, seeds_by_key
 from cbp_ray.results.storage import Folder
 
-SUFFIX = ".parquet"
+SUFFIX, CHECKPOINT, FAILURE = ".parquet", ".npz", ".json"
+"""How the names of files end."""
 METADATA = b"cbp_ray"
 NOT_METRICS = {"trial_id", "seed", "bin", "examples"}
 
@@ -68,6 +68,7 @@ class Store:
         self.storage, self.sweep = Folder(storage), sweep
         self.folder = self.storage / sweep
         self.curves, self.runs = self.folder / "curves", self.folder / "runs"
+        self.checkpoints, self.failures = self.folder / "checkpoints", self.folder / "failures"
 
     def names(self) -> list[BlockName]:
         """Every stored block, from the names of the files alone."""
@@ -77,8 +78,16 @@ class Store:
         """Whether exactly this block is stored."""
         return self.curves.has(block.trial_id + SUFFIX)
 
+    def tidy(self) -> None:
+        """Removes the failures and checkpoints all of whose runs are stored by now, in whatever blocks."""
+        stored = seeds_by_key(self.names())
+        for folder, suffix in ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT)):
+            for name in block_names(folder, suffix):
+                if name.within(stored):
+                    folder.remove(f"{name}{suffix}")
+
     def write(self, block: Block, curves: Curves, about: Mapping[str, Any]) -> bool:
-        """Stores a block. A block that is there already stays untouched.
+        """Stores a block with the curves of its seeds. A block that is there already stays untouched.
 
         Args:
           block: what was run.
@@ -92,17 +101,14 @@ class Store:
             raise ValueError(f"curves of seeds {curves.seeds} for a block of {block.seeds}")
         if self.has(block):
             return False
-        config = block.config.model_dump_json()
-        metadata = {
-            METADATA: json.dumps({"config": json.loads(config), "engine": block.engine, "version": RESULT_VERSION}).encode()
-        }
+        metadata = {METADATA: json.dumps(_identity(block.config, block.engine)).encode()}
         name, count = block.trial_id + SUFFIX, len(block.seeds)
         runs = pyarrow.table(
             {
                 "trial_id": [block.trial_id] * count,
                 "seed": np.array(block.seeds, dtype=np.uint64),
                 "engine": [block.engine] * count,
-                "config": [config] * count,
+                "config": [block.config.model_dump_json()] * count,
                 **{key: [value] * count for key, value in about.items()},
             }
         )
@@ -137,9 +143,7 @@ class Store:
         missing = tuple(seed for seed in wanted if seed not in position)
         if missing or not wanted:
             raise MissingResults(self._say_missing(config, engine, wanted, missing), missing)
-        parts: dict[BlockName, Curves] = {}
-        for name in dict.fromkeys(position[seed][0] for seed in wanted):
-            parts[name] = self._read(name, config, engine)
+        parts = {name: self._read(name, config, engine) for name in {position[seed][0] for seed in wanted}}
         first = parts[position[wanted[0]][0]]
         metrics = {
             metric: np.stack([parts[position[seed][0]].metrics[metric][position[seed][1]] for seed in wanted])
@@ -150,16 +154,14 @@ class Store:
     def _read(self, name: BlockName, config: OnlineConfig, engine: str) -> Curves:
         path = f"{name}{SUFFIX}"
         table = pyarrow.parquet.read_table(pyarrow.BufferReader(self.curves.read(path)))
-        about = json.loads(table.schema.metadata[METADATA])
-        if about != {"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION}:
+        if json.loads(table.schema.metadata[METADATA]) != _identity(config, engine):
             raise InputError(f"{self.curves.location}/{path}: must hold the config of its name, got another; remove it")
         shape = len(name.seeds), config.bins
         stored = table.column("seed").to_numpy().reshape(shape)[:, 0]
         if tuple(int(seed) for seed in stored) != name.seeds:
             raise InputError(f"{self.curves.location}/{path}: must hold the seeds of its name, got others; remove it")
-        metrics: dict[str, NDArray[np.float64]] = {
-            column: table.column(column).to_numpy().reshape(shape) for column in table.column_names if column not in NOT_METRICS
-        }
+        columns = [name for name in table.column_names if name not in NOT_METRICS]
+        metrics = {column: table.column(column).to_numpy().reshape(shape) for column in columns}
         return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], metrics)
 
     def _say_missing(self, config: OnlineConfig, engine: str, wanted: tuple[int, ...], missing: tuple[int, ...]) -> str:
@@ -175,6 +177,10 @@ def block_names(folder: Folder, suffix: str) -> list[BlockName]:
     """The blocks that files of a folder are named for, in order."""
     parsed = (BlockName.parse(name.removesuffix(suffix)) for name in folder.names() if name.endswith(suffix))
     return [name for name in parsed if name is not None]
+
+
+def _identity(config: OnlineConfig, engine: str) -> dict[str, Any]:
+    return {"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION}
 
 
 def _parquet(table: pyarrow.Table, metadata: dict[bytes, bytes]) -> bytes:

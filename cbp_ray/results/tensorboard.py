@@ -52,8 +52,7 @@ class Boards:
         self._store, self._engine, self._columns = store, engine, columns
         self._folder = store.folder / FOLDER
         self._heads: set[str] = set()
-        self._by_key: dict[str, set[str]] = defaultdict(set)
-        self._by_label: dict[str, set[str]] = defaultdict(set)
+        self._by_key, self._by_label = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
         self._head_written = False
         # One walk over everything instead of a look into every run's folder.
         for path in self._folder.tree():
@@ -70,12 +69,9 @@ class Boards:
         return any(path.rpartition("/")[2] == name for path in self._by_key[key])
 
     def write(self, config: OnlineConfig, group: str, names: Iterable[BlockName]) -> None:
-        """Writes the run of one configuration over all seeds of some stored blocks, unless it is there.
+        """Writes the run of one configuration over all seeds of its stored blocks, unless it is there.
 
-        Args:
-          config: the configuration.
-          group: of the sweep's file, for the hyper-parameters tab.
-          names: the configuration's blocks.
+        The group, of the sweep's file, is for the hyper-parameters tab.
         """
         names = list(names)
         seeds = sorted({seed for name in names for seed in name.seeds})
@@ -87,7 +83,7 @@ class Boards:
         if not self._head_written:
             self._write_head(place, key, curves.performance)
         settings = flat_settings(config) | {"group": group, "engine": self._engine, "seeds": len(seeds)}
-        self._put(place, _file(key, seeds), _run_events(curves, settings))
+        (self._folder / place).write(_file(key, seeds), encode(_run_events(curves, settings)))
         path = f"{place}/{_file(key, seeds)}"
         # Fewer seeds; an older version of the results; the same configuration under the name that an older version gave it.
         for old in (self._by_key[key] | self._by_label[place]) - {path}:
@@ -107,36 +103,23 @@ class Boards:
         kept = next((path for path in self._heads if path.endswith(f"/{name}") and path.rpartition("/")[0] in homes), None)
         if kept is None:
             kept = f"{place}/{name}"
-            self._put(place, name, events)
+            (self._folder / place).write(name, encode(events))
         for old in self._heads - {kept}:
             self._folder.remove(old)
         self._heads, self._head_written = {kept}, True
 
-    def _put(self, place: str, name: str, events: Iterable[event_pb2.Event]) -> None:
-        folder = self._folder
-        for part in place.split("/"):
-            folder = folder / part
-        folder.write(name, encode(events))
-
 
 def write_image(store: Store, name: str, png: bytes) -> None:
-    """Puts a figure into the Images tab. All figures are one run.
-
-    Args:
-      store: results of the sweep.
-      name: name of the figure.
-      png: the picture.
-    """
+    """Puts a figure, the content of a PNG file, into the Images tab. All figures are one run."""
     width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
     image = summary_pb2.Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
     event = event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=name, image=image)]))
     folder, prefix = store.folder / FOLDER / "figures", f"{PREFIX}{_safe(name)}-"
-    old = [found for found in folder.names() if found.startswith(prefix)]
     new = f"{prefix}{hashlib.sha256(png).hexdigest()[:16]}"
     folder.write(new, encode([event]))
-    for other in old:
-        if other != new:
-            folder.remove(other)
+    for old in folder.names():
+        if old.startswith(prefix) and old != new:
+            folder.remove(old)
 
 
 def label(config: OnlineConfig, engine: str) -> str:
@@ -198,9 +181,8 @@ def flat_settings(config: OnlineConfig | Mapping[str, Any]) -> Settings:
             for name, inner in value.items():
                 visit(f"{prefix}.{name}" if prefix else name, inner)
         else:
-            flat[prefix] = value if isinstance(value, str | float | bool) else json.dumps(value)
-            if isinstance(value, int) and not isinstance(value, bool):
-                flat[prefix] = float(value)
+            number = isinstance(value, int) and not isinstance(value, bool)
+            flat[prefix] = float(value) if number else value if isinstance(value, str | float | bool) else json.dumps(value)
 
     visit("", config.model_dump(mode="json") if isinstance(config, OnlineConfig) else config)
     return flat
@@ -225,10 +207,8 @@ def _run_events(curves: Curves, settings: Settings) -> Iterable[event_pb2.Event]
     for index, examples in enumerate(curves.examples):
         values = {tag: float(column[index]) for tag, column in columns.items()}
         yield _scalars(int(examples), {tag: value for tag, value in values.items() if np.isfinite(value)})
-    final = int(curves.examples[-1])
-    yield _scalars(
-        final, {f"summary/{judged}_whole_run": float(band.estimate.mean()), f"summary/{judged}_end": float(band.estimate[-1])}
-    )
+    whole, end = float(band.estimate.mean()), float(band.estimate[-1])
+    yield _scalars(int(curves.examples[-1]), {f"summary/{judged}_whole_run": whole, f"summary/{judged}_end": end})
 
 
 def _scalars(step: int, values: dict[str, float]) -> event_pb2.Event:
@@ -241,10 +221,15 @@ def _head_events(metric: str, columns: Settings) -> Iterable[event_pb2.Event]:
     tags = (f"summary/{metric}_whole_run", f"summary/{metric}_end")
     infos = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag.partition("/")[2]) for tag in tags]
     settings = [api_pb2.HParamInfo(name=name, type=_kind(value)) for name, value in columns.items()]
-    yield event_pb2.Event(step=0, summary=_experiment(settings, infos))
-    margin = layout_pb2.MarginChartContent(
-        series=[layout_pb2.MarginChartContent.Series(value=f"{metric}/mean", lower=f"{metric}/lower", upper=f"{metric}/upper")]
-    )
+    # The columns of the hyper-parameters tab.
+    summary = summary_v2.hparams_config_pb([], [], time_created_secs=0)
+    data = plugin_data_pb2.HParamsPluginData.FromString(summary.value[0].metadata.plugin_data.content)
+    data.experiment.hparam_infos.extend(settings)
+    data.experiment.metric_infos.extend(infos)
+    summary.value[0].metadata.plugin_data.content = data.SerializeToString()
+    yield event_pb2.Event(step=0, summary=summary)
+    band = {"value": f"{metric}/mean", "lower": f"{metric}/lower", "upper": f"{metric}/upper"}
+    margin = layout_pb2.MarginChartContent(series=[layout_pb2.MarginChartContent.Series(**band)])
     chart = layout_pb2.Chart(title=f"{metric}, 95% confidence", margin=margin)
     layout = layout_pb2.Layout(category=[layout_pb2.Category(title="mean over seeds", chart=[chart])])
     value = summary_pb2.Summary.Value(
@@ -254,16 +239,6 @@ def _head_events(metric: str, columns: Settings) -> Iterable[event_pb2.Event]:
         tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[layout.SerializeToString()]),
     )
     yield event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[value]))
-
-
-def _experiment(settings: list[api_pb2.HParamInfo], metrics: list[api_pb2.MetricInfo]) -> summary_pb2.Summary:
-    """The columns of the hyper-parameters tab."""
-    summary = summary_v2.hparams_config_pb([], [], time_created_secs=0)
-    data = plugin_data_pb2.HParamsPluginData.FromString(summary.value[0].metadata.plugin_data.content)
-    data.experiment.hparam_infos.extend(settings)
-    data.experiment.metric_infos.extend(metrics)
-    summary.value[0].metadata.plugin_data.content = data.SerializeToString()
-    return summary
 
 
 def _kind(value: str | float | bool) -> int:

@@ -98,25 +98,16 @@ class BlockRun:
             # The last bin is reported together with the end: a scheduler that counts examples would stop the trial before.
             if (now >= until or bins == self.every_bins) and point.index + 1 < point.bins:
                 return self._report(done=False)
-        self._finish()
+        times = {"seconds": time.monotonic() - self.begun, "engine_seconds": self.engine_seconds, "finished": time.time()}
+        self.store.write(self.block, self.curves, environment() | {"device": self.device} | times)
+        unfinished.remove(self.store, self.block)
+        self.finished = True
         return self._report(done=True)
 
     def interrupt(self) -> None:
         """Keeps what is done so far, if it took long enough to be worth keeping."""
-        if not self.finished and self.last is not None and self.engine_seconds > 1:
+        if not self.finished and self.engine_seconds > 1:
             self._save()
-
-    def _finish(self) -> None:
-        about = {
-            **environment(),
-            "device": self.device,
-            "seconds": time.monotonic() - self.begun,
-            "engine_seconds": self.engine_seconds,
-            "finished": time.time(),
-        }
-        self.store.write(self.block, self.curves, about)
-        unfinished.remove(self.store, self.block)
-        self.finished = True
 
     def _task_ended(self, now: float) -> bool:
         """Whether a task has ended that a checkpoint would save."""
@@ -132,8 +123,7 @@ class BlockRun:
 
     def _report(self, done: bool) -> dict[str, Any]:
         seen = self.block.config.examples if done else self.examples[-1]
-        if self.stop is not None:
-            seen = self.stop[0]
+        seen = seen if self.stop is None else self.stop[0]
         report = {
             "done": done,
             # Tune sets `done` itself when a scheduler stops a trial; this one is ours.
@@ -149,6 +139,5 @@ class BlockRun:
         if self.stop is not None:
             return self.stop[1]
         if self.already:
-            curves = self.store.read_curves(self.block.config, self.block.seeds, self.block.engine)
-            return float(curves.mean(metric)[-1])
+            return float(self.store.read_curves(self.block.config, self.block.seeds, self.block.engine).mean(metric)[-1])
         return float(self.points[-1][metric].mean()) if self.points else float("nan")

@@ -20,8 +20,6 @@ OBJECT_STORE_BYTES = 100 * 2**20
 ANSWER_SECONDS = 5.0
 """How long to wait for an answer from a cluster's address."""
 
-HOW_TO_GET_A_TOKEN = "copy ~/.ray/auth_token from the head node, or set RAY_AUTH_TOKEN"
-
 QUIET = {
     # Our own progress says what happens; Tune's loggers repeat it for every trial.
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -114,11 +112,7 @@ def _connect(address: str | None) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Asks a cluster for its id. Ray itself would try for minutes, and not tell a wrong token from a wrong address.
-
-    Raises:
-      InputError: if it does not answer, or wants another token.
-    """
+    """Asks a cluster for its id. Ray itself would try for minutes, and not tell a wrong token from a wrong address."""
     import grpc  # type: ignore[import-untyped]
     from ray._private.grpc_utils import init_grpc_channel
     from ray._private.services import canonicalize_bootstrap_address
@@ -150,7 +144,8 @@ def _not_running(address: str, reason: str) -> str:
 
 def wants_token(address: str) -> str:
     """The message to a user whose token is missing or wrong."""
-    return f"{address} wants its token, {'got another' if has_token() else 'got none'}; {HOW_TO_GET_A_TOKEN}"
+    fix = "copy ~/.ray/auth_token from the head node, or set RAY_AUTH_TOKEN"
+    return f"{address} wants its token, {'got another' if has_token() else 'got none'}; {fix}"
 
 
 class ClusterLost(ClusterError):
@@ -158,11 +153,7 @@ class ClusterLost(ClusterError):
 
 
 def check_alive() -> None:
-    """Checks that the node of this process still lives: without it, Tune would wait forever.
-
-    Raises:
-      ClusterLost: if not.
-    """
+    """Raises `ClusterLost` unless the node of this process still lives: without it, Tune would wait forever."""
     import ray
 
     node = ray._private.worker._global_node
@@ -180,14 +171,9 @@ def slots(resources: Resources) -> int:
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return sum(fit(node["Resources"], resources) for node in nodes if node["Alive"])
-
-
-def fit(node: dict[str, float], resources: Resources) -> int:
-    """How many trials fit on a node."""
-    count = node.get("CPU", 0.0) / resources.cpu
-    if resources.gpu:
-        count = min(count, node.get("GPU", 0.0) / resources.gpu)
-    if resources.memory_mb:
-        count = min(count, node.get("memory", 0.0) / (resources.memory_mb * 2**20))
-    return int(count + 1e-9)
+    wanted = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory_mb * 2**20}
+    return sum(
+        int(min(node["Resources"].get(name, 0.0) / amount for name, amount in wanted.items() if amount) + 1e-9)
+        for node in nodes
+        if node["Alive"]
+    )

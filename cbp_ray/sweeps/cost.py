@@ -60,18 +60,10 @@ def _torch_seconds(config: OnlineConfig) -> float:
     return config.examples * (TORCH_SECONDS + weights(config) * TORCH_WEIGHT_SECONDS)
 
 
-def _torch_mnist_seconds(config: OnlineConfig) -> float:
-    return _torch_seconds(config) + _mnist_seconds(config)
-
-
 def _mnist_seconds(config: OnlineConfig) -> float:
     """Seconds that are not spent learning: making tasks, and looking into the network at the end of every bin."""
     tasks = config.examples / min(config.problem.examples_per_task or IMAGES, IMAGES)
     return tasks * TASK_SECONDS + config.bins * LAYER_SECONDS * sum(math.pow(width, 2.5) for width in config.network.hidden)
-
-
-def _rllib_seconds(config: OnlineConfig) -> float:
-    return config.examples * RLLIB_SECONDS
 
 
 class Cost(NamedTuple):
@@ -94,8 +86,8 @@ COSTS = {
     ("kernel", "permuted_mnist"): Cost(_mlp_seconds, data_bytes=MNIST_BYTES),
     ("torch", "bit_flipping"): Cost(_torch_seconds),
     # A trial stacks them: on a GPU they cost little more than one.
-    ("torch", "permuted_mnist"): Cost(_torch_mnist_seconds, together=8, data_bytes=MNIST_BYTES),
-    ("rllib", "slippery_ant"): Cost(_rllib_seconds, run_bytes=RLLIB_BYTES),
+    ("torch", "permuted_mnist"): Cost(lambda c: _torch_seconds(c) + _mnist_seconds(c), together=8, data_bytes=MNIST_BYTES),
+    ("rllib", "slippery_ant"): Cost(lambda c: c.examples * RLLIB_SECONDS, run_bytes=RLLIB_BYTES),
 }
 """For every engine and problem of `experiments.engines.ENGINES`."""
 

@@ -8,10 +8,7 @@ from typing import Any
 from click import unstyle
 
 from cbp_ray.results.keys import seeds_by_key
-from cbp_ray.results.storage import Folder
-from cbp_ray.results.store import Block, Store, block_names
-
-SUFFIX = ".json"
+from cbp_ray.results.store import FAILURE, Block, Store, block_names
 
 
 def record(store: Store, block: Block, group: str, attempts: int, error: str) -> str:
@@ -29,29 +26,13 @@ def record(store: Store, block: Block, group: str, attempts: int, error: str) ->
         "message": lines[-1].strip() if lines else "no message",
         "traceback": text,
     }
-    _folder(store).write(block.trial_id + SUFFIX, json.dumps(failure, indent=1).encode())
+    store.failures.write(block.trial_id + FAILURE, json.dumps(failure, indent=1).encode())
     return str(failure["message"])
 
 
-def drop_stored(store: Store, stored: Mapping[str, set[int]]) -> None:
-    """Removes the failures all of whose runs are stored by now, in whatever blocks."""
-    for name in block_names(_folder(store), SUFFIX):
-        if name.within(stored):
-            _folder(store).remove(f"{name}{SUFFIX}")
-
-
 def read_all(store: Store, stored: Mapping[str, set[int]] | None = None) -> list[dict[str, Any]]:
-    """All failures that still count: those with a run that is not stored.
-
-    Args:
-      store: results of the sweep.
-      stored: the seeds that are stored, by config key; looked up if not given.
-    """
-    names = block_names(_folder(store), SUFFIX)
+    """All failures that still count: those with a run that is not stored, or not among `stored` if that is given."""
+    names = block_names(store.failures, FAILURE)
     if names and stored is None:
         stored = seeds_by_key(store.names())
-    return [json.loads(_folder(store).read(f"{name}{SUFFIX}")) for name in names if not name.within(stored or {})]
-
-
-def _folder(store: Store) -> Folder:
-    return store.folder / "failures"
+    return [json.loads(store.failures.read(f"{name}{FAILURE}")) for name in names if not name.within(stored or {})]

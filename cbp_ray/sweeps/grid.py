@@ -29,7 +29,8 @@ def _expand_mapping(settings: Mapping[str, Any], models: tuple[type[BaseModel], 
 
 def _expand_value(value: Any, annotations: tuple[Any, ...]) -> Iterator[Any]:
     if isinstance(value, Mapping):
-        yield from _expand_mapping(value, tuple(m for a in annotations for m in _models(a)))
+        parts = (part for annotation in annotations for part in _parts(annotation))
+        yield from _expand_mapping(value, tuple(p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)))
     elif not isinstance(value, list) or (
         any(_is_sequence(a) for a in annotations) and not (value and all(isinstance(v, list) for v in value))
     ):
@@ -58,10 +59,6 @@ def _parts(annotation: Any) -> Iterator[Any]:
             yield from _parts(member)
     else:
         yield annotation
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    yield from (p for p in _parts(annotation) if isinstance(p, type) and issubclass(p, BaseModel))
 
 
 def _is_sequence(annotation: Any) -> bool:

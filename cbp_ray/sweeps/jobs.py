@@ -14,39 +14,22 @@ from cbp_ray.sweeps import cluster
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-EXCLUDES = [
-    ".git",
-    ".venv",
-    "venv",
-    "build",
-    "dist",
-    "*.egg-info",
-    "__pycache__",
-    ".mypy_cache",
-    ".pytest_cache",
-    ".ruff_cache",
-    ".hypothesis",
-    "/results",
-    "/data",
-    "*.parquet",
-    "*.npz",
-    "*.nbi",
-    "*.nbc",
-    "*.log",
-]
+EXCLUDES = """.git .venv venv build dist *.egg-info __pycache__ .mypy_cache .pytest_cache .ruff_cache .hypothesis
+/results /data *.parquet *.npz *.nbi *.nbc *.log"""
 """Patterns of what is not sent of the working directory, because the cluster has no use for it."""
 
 
 @contextmanager
-def _client(address: str) -> "Iterator[JobSubmissionClient]":
-    """A client of a job server, with the user's token.
+def _client(address: str, job: str | None = None) -> "Iterator[JobSubmissionClient]":
+    """A client of a job server, with the user's token, perhaps to ask about one job.
 
     Raises:
-      InputError: if the server does not answer, is none of Ray's, or wants another token.
+      InputError: if the server does not answer, is none of Ray's, wants another token, or does not know the job.
       ClusterError: if it fails.
     """
+    no_url = f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265"
     if not address.startswith(("http://", "https://")):
-        raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265")
+        raise InputError(no_url)
     if cluster.has_token():
         cluster.use_token()
     import aiohttp
@@ -54,68 +37,45 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
-    for name in (
-        "dashboard.modules.dashboard_sdk",
-        "dashboard.modules.job.sdk",
-        "_private.runtime_env.packaging",
-        "_private.runtime_env.working_dir",
-    ):
+    for name in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env"):
         logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
     try:
         client = JobSubmissionClient(address)
     except AuthenticationError:
         raise InputError(f"--address: {cluster.wants_token(address)}") from None
     except requests.exceptions.InvalidURL:
-        raise InputError(f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265") from None
+        raise InputError(no_url) from None
     except (RuntimeError, KeyError, TypeError, ValueError, requests.HTTPError):
         # It has asked for the version: 404, or an answer that holds none.
-        raise InputError(
-            f"--address: must be a job server of Ray, got another answer from {address}; is it http://HOST:8265?"
-        ) from None
+        found = f"another answer from {address}; is it http://HOST:8265?"
+        raise InputError(f"--address: must be a job server of Ray, got {found}") from None
     except (ConnectionError, requests.RequestException):
-        raise InputError(
-            f"--address: must be a running job server, got no answer from {address}; is it http://HOST:8265?"
-        ) from None
+        found = f"no answer from {address}; is it http://HOST:8265?"
+        raise InputError(f"--address: must be a running job server, got {found}") from None
     try:
+        if job is not None:
+            client.get_job_info(job)
         yield client
     except (RuntimeError, ConnectionError, requests.RequestException, aiohttp.ClientError) as error:
+        if job is not None and isinstance(error, RuntimeError) and ("404" in str(error) or "does not exist" in str(error)):
+            known = f"see `cbp-ray status --address {address}`"
+            raise InputError(f"JOB: must be the id of a job at {address}, got {job!r}; {known}") from None
         reason = " ".join(str(error).split())[:300]
         raise ClusterError(f"{address} failed: {reason}; see the logs of its head node") from None
 
 
-@contextmanager
-def _about(job: str, address: str) -> "Iterator[JobSubmissionClient]":
-    """A client to ask about one job.
-
-    Raises:
-      InputError: if the server does not know it.
-    """
-    with _client(address) as client:
-        try:
-            client.get_job_info(job)
-        except RuntimeError as error:
-            if "404" in str(error) or "does not exist" in str(error):
-                known = f"see `cbp-ray status --address {address}`"
-                raise InputError(f"JOB: must be the id of a job at {address}, got {job!r}; {known}") from None
-            raise
-        yield client
-
-
 def submit(address: str, arguments: Sequence[str], working_dir: Path) -> str:
-    """Starts `python -m cbp_ray run …` as a job.
+    """Starts `python -m cbp_ray run …` as a job and returns the job's id.
 
     Args:
       address: URL of the job server.
       arguments: after `run`; paths relative to `working_dir`.
       working_dir: sent to the cluster, without `EXCLUDES`.
-
-    Returns:
-      The job's id.
     """
     with _client(address) as client:
         job: str = client.submit_job(
             entrypoint=shlex.join(["python", "-m", "cbp_ray", "run", *arguments]),
-            runtime_env={"working_dir": str(working_dir), "excludes": EXCLUDES},
+            runtime_env={"working_dir": str(working_dir), "excludes": EXCLUDES.split()},
             metadata={"program": "cbp-ray"},
         )
     return job
@@ -123,13 +83,13 @@ def submit(address: str, arguments: Sequence[str], working_dir: Path) -> str:
 
 def logs(address: str, job: str) -> str:
     """What a job has printed so far."""
-    with _about(job, address) as client:
+    with _client(address, job) as client:
         return str(client.get_job_logs(job))
 
 
 def follow(address: str, job: str, show: Callable[[str], None]) -> bool:
     """Shows a job's output until it ends. Returns whether it succeeded."""
-    with _about(job, address) as client:
+    with _client(address, job) as client:
 
         async def tail() -> None:
             async for text in client.tail_job_logs(job):
@@ -141,7 +101,7 @@ def follow(address: str, job: str, show: Callable[[str], None]) -> bool:
 
 def stop(address: str, job: str) -> bool:
     """Stops a job; its sweep can be submitted again. Returns whether it was running."""
-    with _about(job, address) as client:
+    with _client(address, job) as client:
         return bool(client.stop_job(job))
 
 

@@ -58,8 +58,8 @@ class Plan:
     @property
     def memory_bytes(self) -> float:
         """Estimated memory of the largest trial's worker."""
-        needs = (cost.memory_bytes(t.block.config, t.block.engine, len(t.block.seeds)) for t in self.trials)
-        return max(needs, default=0.0)
+        blocks = (trial.block for trial in self.trials)
+        return max((cost.memory_bytes(b.config, b.engine, len(b.seeds)) for b in blocks), default=0.0)
 
     def wall_seconds(self, slots: int) -> float:
         """Estimated time if `slots` trials run at the same time."""
@@ -106,12 +106,7 @@ def find_missing(sweep: Sweep, store: Store) -> Missing:
 
 
 def make_plan(missing: Missing, slots: int) -> Plan:
-    """Divides what is missing into trials.
-
-    Args:
-      missing: what is not stored.
-      slots: number of trials that run at the same time.
-    """
+    """Divides what is missing into trials, `slots` of which run at the same time."""
     sweep = missing.sweep
     if sweep.tune is not None:
         # Which settings a search will draw, only the search knows: its starting points stand for them. All trials may be
@@ -119,7 +114,9 @@ def make_plan(missing: Missing, slots: int) -> Plan:
         starts = list(sweep.configurations) * sweep.tune.samples
         blocks = [(start.group, Block(start.config, sweep.engine, sweep.seeds)) for start in starts[: missing.samples]]
     else:
-        target = _target_seconds(sweep, slots)
+        # Shorter trials if there would not be several for each slot.
+        total = sum(cost.seconds(c.config, sweep.engine, len(sweep.seeds)) for c in sweep.configurations)
+        target = min(TRIAL_SECONDS, max(SHORTEST_TRIAL_SECONDS, total / (ROUNDS * max(slots, 1))))
         blocks = [
             (configuration.group, Block(configuration.config, sweep.engine, part))
             for configuration, seeds, begun in missing.seeds
@@ -146,12 +143,6 @@ def divide(missing: Iterable[int], begun: Sequence[BlockName], size: int) -> lis
         blocks.append(tuple(rest[start:end]))
         start = end
     return blocks
-
-
-def _target_seconds(sweep: Sweep, slots: int) -> float:
-    """How long a trial should last: shorter if there would not be several for each slot."""
-    total = sum(cost.seconds(c.config, sweep.engine, len(sweep.seeds)) for c in sweep.configurations)
-    return min(TRIAL_SECONDS, max(SHORTEST_TRIAL_SECONDS, total / (ROUNDS * max(slots, 1))))
 
 
 def _block_size(config: OnlineConfig, engine: str, target: float) -> int:

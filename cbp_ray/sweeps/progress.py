@@ -105,10 +105,6 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def ignore(_event: Event) -> None:
-    """A listener that does nothing."""
-
-
 class Heartbeat:
     """Writes `progress/<source>.json` every few seconds."""
 

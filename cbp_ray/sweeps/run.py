@@ -3,19 +3,17 @@
 import contextlib
 import os
 import re
-import shutil
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cbp_ray.errors import InputError
 from cbp_ray.problems import mnist_files
-from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.store import Store
-from cbp_ray.sweeps import cluster, failures, unfinished
+from cbp_ray.sweeps import cluster
 from cbp_ray.sweeps.board_updates import BoardUpdates
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
-from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals, ignore
+from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.resolved import record_sweep
 from cbp_ray.sweeps.sweep import Resources, Sweep
 
@@ -33,7 +31,7 @@ def run_sweep(
     storage: str | os.PathLike[str],
     *,
     address: str | None = None,
-    progress: Listener = ignore,
+    progress: Listener = lambda _: None,
     retries: int = RETRIES,
     tensorboard: bool = True,
 ) -> Totals:
@@ -92,29 +90,19 @@ def run_sweep(
         except BaseException as error:
             heartbeat.beat("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", force=True)
             raise
-        _tidy(store)
+        store.tidy()
     totals.ended = time.time()
     return totals
 
 
 def _bring_data(sweep: Sweep) -> list[str]:
-    """Fetches the data sets that are not on this machine yet: one that can't be had is one error, and not one per trial.
+    """Fetches the data sets that are not on this machine yet, and returns a message for each that is new.
 
     Each other node of a cluster fetches them for itself, when its first trial asks.
-
-    Returns:
-      A message for each data set that is new.
     """
     wanted = sorted({name for configuration in sweep.configurations for name in configuration.config.problem.datasets})
     fetched = ((dataset, *mnist_files.fetch(dataset)) for dataset in wanted)
     return [f"{dataset} fetched from {source} to {folder}" for dataset, folder, source in fetched if source]
-
-
-def _tidy(store: Store) -> None:
-    """Removes failures and checkpoints of runs that are stored by now, in whatever blocks."""
-    stored = seeds_by_key(store.names())
-    failures.drop_stored(store, stored)
-    unfinished.drop_stored(store, stored)
 
 
 def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCallback") -> None:
@@ -125,34 +113,28 @@ def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCal
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, slots))
-    scratch = tempfile.mkdtemp(prefix="cbp-ray-tune-")
+    space: dict[str, Any] = {}
     if plan.sweep.tune is not None:
         from cbp_ray.sweeps.search import search_settings
 
-        space, settings = search_settings(plan.sweep, store, slots)
+        settings = search_settings(plan.sweep, store, slots)
     else:
         space = {PACKED: tune.grid_search([pack(store, trial.block, trial.group) for trial in plan.trials])}
         settings = tune.TuneConfig(reuse_actors=True, trial_name_creator=_short_name, trial_dirname_creator=_short_name)
-    try:
-        tuner = tune.Tuner(
-            tune.with_resources(RunBlock, _request(plan.sweep.resources)),
-            param_space=space,
-            tune_config=settings,
-            run_config=tune.RunConfig(
-                # What Tune keeps for itself; results go to the store.
-                storage_path=scratch,
-                name="tune",
-                verbose=0,
-                # Trials keep checkpoints of their own, which outlive Tune.
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                failure_config=tune.FailureConfig(max_failures=retries),
-                callbacks=[callback],
-            ),
+    with tempfile.TemporaryDirectory(prefix="cbp-ray-tune-", ignore_cleanup_errors=True) as scratch:
+        run_config = tune.RunConfig(
+            # What Tune keeps for itself; results go to the store.
+            storage_path=scratch,
+            name="tune",
+            verbose=0,
+            # Trials keep checkpoints of their own, which outlive Tune.
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=retries),
+            callbacks=[callback],
         )
-        tuner.fit()
+        trainable = tune.with_resources(RunBlock, _request(plan.sweep.resources))
+        tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()
         callback.finish()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _short_name(trial: "tune.experiment.Trial") -> str:

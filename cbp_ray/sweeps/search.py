@@ -13,7 +13,6 @@ from ray.tune.search import ConcurrencyLimiter, Searcher, create_searcher
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines import row_of
-from cbp_ray.results.keys import BlockName
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps.search_log import SearchLog, search_key
 from cbp_ray.sweeps.sweep import Sweep, TuneSettings
@@ -27,11 +26,7 @@ DRAWS = 100
 
 
 def check_search(sweep: Sweep) -> None:
-    """Checks what `tune:` says, all of it, before anything starts.
-
-    Raises:
-      InputError: one line with field, rule, value and fix.
-    """
+    """Checks what `tune:` says, all of it, before anything starts."""
     settings = sweep.tune
     assert settings is not None
     for configuration in sweep.configurations:
@@ -51,8 +46,8 @@ def check_search(sweep: Sweep) -> None:
         _searcher(settings)
 
 
-def search_settings(sweep: Sweep, store: Store, slots: int) -> tuple[dict[str, Any], tune.TuneConfig]:
-    """What the Tuner needs: a space of trials, a scheduler and a search algorithm."""
+def search_settings(sweep: Sweep, store: Store, slots: int) -> tune.TuneConfig:
+    """What the Tuner needs: a scheduler and a search algorithm."""
     settings = sweep.tune
     assert settings is not None
     examples = max(c.config.examples for c in sweep.configurations)
@@ -65,16 +60,14 @@ def search_settings(sweep: Sweep, store: Store, slots: int) -> tuple[dict[str, A
             grace_period=min(grace, examples),
             reduction_factor=settings.scheduler.reduction_factor,
         )
-    searcher = BlockSearch(sweep, store)
-    config = tune.TuneConfig(
+    return tune.TuneConfig(
         metric=settings.metric,
         mode=settings.mode,
         scheduler=scheduler,
-        search_alg=ConcurrencyLimiter(searcher, max_concurrent=max(slots, 1)),
+        search_alg=ConcurrencyLimiter(BlockSearch(sweep, store), max_concurrent=max(slots, 1)),
         num_samples=settings.samples * len(sweep.configurations),
         reuse_actors=True,
     )
-    return {}, config
 
 
 class BlockSearch(Searcher):
@@ -116,14 +109,13 @@ class BlockSearch(Searcher):
             return Searcher.FINISHED  # type: ignore[return-value]
         self._asked.add(block.trial_id)
         self._turn_of[trial_id] = turn
-        about = {"metric": self._settings.metric, "every_bins": 1, **self._known(block.name)}
+        about: dict[str, Any] = {"metric": self._settings.metric, "every_bins": 1}
+        # What an earlier start found out is told to the scheduler and the search algorithm, and not run again.
+        if block.name in self._stored:
+            about |= {"known": True}
+        elif block.name in self._stopped:
+            about |= {"known": True, "stop": self._log.read_stop(block.name)}
         return {PACKED: pack(self._store, block, configuration.group, **about)}
-
-    def _known(self, name: BlockName) -> dict[str, Any]:
-        """What an earlier start found out about a trial. It is told to the scheduler and the search algorithm, and not run."""
-        if name in self._stored:
-            return {"known": True}
-        return {"known": True, "stop": self._log.read_stop(name)} if name in self._stopped else {}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if inner := self._inner.get(self._turn_of.get(trial_id, -1)):
@@ -156,9 +148,8 @@ def with_settings(config: OnlineConfig, point: Mapping[str, Any]) -> OnlineConfi
 
 def _domain(path: str, domain: Mapping[str, Any]) -> Any:
     if len(domain) != 1 or next(iter(domain)) not in DOMAINS:
-        raise InputError(
-            f"tune.space.{path}: must be one of {', '.join(DOMAINS)}, got {domain!r}; use loguniform: [1e-6, 1e-2]"
-        )
+        rule = f"must be one of {', '.join(DOMAINS)}"
+        raise InputError(f"tune.space.{path}: {rule}, got {domain!r}; use loguniform: [1e-6, 1e-2]")
     kind, arguments = next(iter(domain.items()))
     if not isinstance(arguments, list) or (DOMAINS[kind] is not None and len(arguments) != DOMAINS[kind]) or not arguments:
         raise InputError(f"tune.space.{path}.{kind}: must be a list of its limits or values, got {arguments!r}; correct it")
@@ -194,13 +185,9 @@ def _draw(domain: Any, rng: np.random.Generator) -> Any:
 
 def _searcher(settings: TuneSettings) -> Searcher:
     try:
-        searcher: Searcher = create_searcher(
-            settings.search,
-            space={path: _domain(path, domain) for path, domain in settings.space.items()},
-            metric=settings.metric,
-            mode=settings.mode,
-        )
+        space = {path: _domain(path, domain) for path, domain in settings.space.items()}
+        searcher: Searcher = create_searcher(settings.search, space=space, metric=settings.metric, mode=settings.mode)
+        return searcher
     except (ImportError, AssertionError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:100]
         raise InputError(f"tune.search: must be random or installed, got {settings.search!r} ({reason}); use random") from None
-    return searcher

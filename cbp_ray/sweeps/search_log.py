@@ -38,12 +38,7 @@ def search_key(sweep: Sweep) -> str:
 
 
 class SearchLog:
-    """The trials of one search.
-
-    Args:
-      store: results of the sweep.
-      search: the search's key, see `search_key`.
-    """
+    """The trials of one search, by the search's key (see `search_key`)."""
 
     def __init__(self, store: Store, search: str) -> None:
         folder = store.folder / "searches" / search

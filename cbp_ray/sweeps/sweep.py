@@ -125,17 +125,13 @@ def load_sweep(
     path = Path(path)
     document = read_sweep_file(path, overrides, seeds, scale)
     try:
-        return make_sweep(document, path.stem, scale)
+        return _make_sweep(document, path.stem, scale)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
 
 
-def make_sweep(document: Document, source: str, scale: str = "paper") -> Sweep:
-    """The sweep of a document as `read_sweep_file` gives it.
-
-    Raises:
-      InputError: one line with field, rule, value and fix.
-    """
+def _make_sweep(document: Document, source: str, scale: str) -> Sweep:
+    """The sweep of a document as `read_sweep_file` gives it."""
     name = document.get("sweep")
     if name is None:
         raise InputError(f"sweep: must be set, got nothing; add sweep: {source}")
@@ -161,8 +157,7 @@ def make_sweep(document: Document, source: str, scale: str = "paper") -> Sweep:
 def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:
     """The same configurations in as few sweeps as possible, each configuration once.
 
-    Several figures in one sweep keep all cores busy to the end, and start Ray once. Groups are named after their files, so
-    that those of several files do not collide.
+    Several figures in one sweep keep all cores busy and start Ray once. Groups are named after their files, not to collide.
     """
     if len(sweeps) == 1:
         return list(sweeps)
@@ -189,8 +184,9 @@ def _configurations(groups: Mapping[str, Sequence[Document]], engine: EngineName
         if group != NO_GROUP and (not isinstance(group, str) or not NAME.fullmatch(group)):
             raise InputError(f"groups: must have names of letters, digits, '.', '_' and '-', got {group!r}; use another")
         where = f"groups.{group}" if group else "base"
-        points = (point for settings in sections for point in _points(settings, where))
-        for number, point in enumerate(points):
+        for settings in sections:
+            _check_lists(settings, where)
+        for number, point in enumerate(point for settings in sections for point in expand(settings)):
             if number >= MOST_CONFIGURATIONS:
                 raise InputError(f"{where}: must have at most {MOST_CONFIGURATIONS} points, got more; split the file")
             try:
@@ -202,11 +198,6 @@ def _configurations(groups: Mapping[str, Sequence[Document]], engine: EngineName
     return tuple(found.values())
 
 
-def _points(settings: Document, where: str) -> Iterable[dict[str, Any]]:
-    _check_lists(settings, where)
-    return expand(settings)
-
-
 def _check_lists(settings: Mapping[str, Any], where: str) -> None:
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -216,11 +207,7 @@ def _check_lists(settings: Mapping[str, Any], where: str) -> None:
 
 
 def parse_seeds(seeds: Any) -> tuple[int, ...]:
-    """`0:100`, one integer, or a list of either; ascending.
-
-    Raises:
-      InputError: if it is none of these, is empty, or names a seed twice.
-    """
+    """The seeds of `0:100`, one integer, or a list of either; ascending, each once."""
     if seeds is None:
         raise InputError("seeds: must be set, got nothing; add seeds: 0:100")
     ranges = [_seed_range(item) for item in (seeds if isinstance(seeds, list | tuple | range) else [seeds])]

@@ -4,12 +4,15 @@ The document has the keys of the file but for `include`, `scales` and `base`, an
 its settings, each with `base` under it. A file without `groups` is one grid: its base, under the name `NO_GROUP`.
 """
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cbp_ray.errors import InputError
-from cbp_ray.sweeps.yaml_numbers import parse
 from cbp_ray.validation import suggest
 
 Document = dict[str, Any]
@@ -17,6 +20,8 @@ Document = dict[str, Any]
 KEYS = ("sweep", "seeds", "engine", "base", "groups", "resources", "scales", "tune")
 SCALES = ("paper", "laptop", "smoke")
 NO_GROUP = ""
+_BASE: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 def read_sweep_file(
@@ -76,7 +81,7 @@ def _read(path: Path, including: tuple[Path, ...] = ()) -> Document:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         by = f" (included by {including[-1].name})" if including else ""
         raise InputError(f"{path.name}: must be a readable file, got {reason} for {path}{by}; correct the path") from None
-    document = parse(text, path.name)
+    document = _parse(text, path.name)
     if not isinstance(document, dict):
         found = "an empty file" if document is None else repr(document)[:60]
         raise InputError(f"{path.name}: must be a mapping with sweep, seeds and base, got {found}; see tune_configs/")
@@ -112,7 +117,7 @@ def _override(override: str) -> tuple[list[str], Any]:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise InputError(f"--set: must be A.B=C, got {override!r}; write --set optimizer.step_size=0.003, say")
-    return keys, parse(text, f"--set {path}")
+    return keys, _parse(text, f"--set {path}")
 
 
 def _nest(keys: Sequence[str], value: Any) -> Document:
@@ -143,3 +148,48 @@ def _check_keys(mapping: Mapping[Any, Any], known: Sequence[str], where: str = "
     for key in mapping:
         if key not in known:
             raise InputError(f"{where}{key}: unknown setting, got {mapping[key]!r}; {suggest(str(key), known)}")
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """Reads the numbers of YAML 1.2, where PyYAML speaks 1.1."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way to say it
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_INTEGER, _FLOAT}]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a list or mapping as a key", key.start_mark)
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+# 010, which is eight to YAML 1.1, is a float here, and ten.
+_Loader.add_implicit_resolver(_INTEGER, re.compile(r"^[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
+    list("-+.0123456789"),
+)
+
+
+def _parse(text: str, where: str) -> Any:
+    """YAML text as plain data, as people mean it: `1e-4` is a number, `1:30` is not ninety, and no key stands twice."""
+    try:
+        data = yaml.load(text, _Loader)
+        json.dumps(data, default=str)  # fails on an anchor that contains itself
+        return data
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise InputError(f"{where}{line}: must be YAML, got: {' '.join(str(problem).split())}; correct it") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        # PyYAML fails so on a value that its explicit tag does not fit.
+        raise InputError(f"{where}: must be YAML, got: {error}; correct it") from None

@@ -21,16 +21,7 @@ CHECK_SECONDS = 5.0
 
 
 class SweepCallback(Callback):
-    """Listens to Tune on behalf of one sweep.
-
-    Args:
-      plan: what the sweep is going to run.
-      store: where its results go.
-      totals: the counts to keep.
-      progress: told of every event.
-      heartbeat: the sweep's sign of life.
-      boards: its TensorBoard runs; None for none.
-    """
+    """Listens to Tune on behalf of one sweep: keeps its totals and its sign of life, and tells `progress` of every event."""
 
     def __init__(
         self, plan: Plan, store: Store, totals: Totals, progress: Listener, heartbeat: Heartbeat, boards: BoardUpdates | None
@@ -41,10 +32,8 @@ class SweepCallback(Callback):
         self._drawn = set(self._log.drawn()) if self._log is not None else set()
         self._seconds = {trial.block.trial_id: trial.seconds for trial in plan.trials}
         self._unpacked: dict[str, Unpacked] = {}
-        self._reported: dict[str, dict[str, Any]] = {}
-        self._finished_estimate = 0.0
-        self._next_progress = 0.0
-        self._next_check = CHECK_SECONDS
+        self._reported: dict[str, tuple[int, float]] = {}
+        self._finished_estimate, self._next_progress, self._next_check = 0.0, 0.0, CHECK_SECONDS
         self._open: set[str] = set()
         self._best: tuple[float, Block] | None = None
 
@@ -81,36 +70,23 @@ class SweepCallback(Callback):
                 # Perhaps drawn for the first time: other files and other searches store blocks as well.
                 self._boards.stored(block, group)
             return
-        before = self._reported.get(block.trial_id, {})
-        totals = self._totals
-        for name in ("new_examples", "engine_seconds"):
-            # A worker that begins again counts from zero again.
-            change = result[name] - before.get(name, 0)
-            change = result[name] if change < 0 else change
-            if name == "new_examples":
-                totals.examples_done += change
-            else:
-                totals.engine_seconds += change
-        self._reported[block.trial_id] = {name: result[name] for name in ("new_examples", "engine_seconds")}
-        totals.running[block.trial_id] = result["examples"] / block.config.examples
-        if result["stored"]:
-            self._done(block, group, result)
-
-    def _done(self, block: Block, group: str, result: dict[str, Any]) -> None:
-        totals = self._totals
-        totals.running.pop(block.trial_id, None)
-        self._reported.pop(block.trial_id, None)
+        totals, name = self._totals, block.trial_id
+        examples, seconds = result["new_examples"], result["engine_seconds"]
+        examples_before, seconds_before = self._reported.get(name, (0, 0.0))
+        # A worker that begins again counts from zero again.
+        totals.examples_done += examples - examples_before if examples >= examples_before else examples
+        totals.engine_seconds += seconds - seconds_before if seconds >= seconds_before else seconds
+        self._reported[name] = examples, seconds
+        totals.running[name] = result["examples"] / block.config.examples
+        if not result["stored"]:
+            return
+        del totals.running[name], self._reported[name]
         totals.trials_done += 1
         totals.runs_done += len(block.seeds)
-        self._finished_estimate += self._estimate(block)
+        self._finished_estimate += self._seconds.get(name) or cost.seconds(block.config, block.engine, len(block.seeds))
         if self._boards is not None:
             self._boards.stored(block, group)
-        self._tell("trial_done", block, group, trial_engine_seconds=round(result["engine_seconds"], 3))
-
-    def _estimate(self, block: Block) -> float:
-        if block.trial_id not in self._seconds:
-            return cost.seconds(block.config, block.engine, len(block.seeds))
-        return self._seconds[block.trial_id]
+        self._tell("trial_done", block, group, trial_engine_seconds=round(seconds, 3))
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self._open.discard(trial.trial_id)
@@ -166,11 +142,7 @@ class SweepCallback(Callback):
             self._progress(Event("progress", totals))
 
     def finish(self) -> None:
-        """Says how the sweep ended, after Tune has come to its end.
-
-        Raises:
-          KeyboardInterrupt: if that was because of Ctrl-C.
-        """
+        """Says how the sweep ended, after Tune has come to its end; raises `KeyboardInterrupt` again if Ctrl-C ended it."""
         totals = self._totals
         totals.running.clear()
         self._unpacked.clear()

@@ -14,6 +14,7 @@ the rule with remote runners, and it is zero after a checkpoint was restored.)
 
 from collections.abc import Callable
 from functools import cache
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -24,8 +25,8 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_ext.ant.env_runner import SlipperyEnvRunner
+from rllib_ext.ant.environment import ENVIRONMENT
 from rllib_ext.ant.friction import FRICTION, schedule_of
-from rllib_ext.registration import ENVIRONMENT
 
 ROLLOUTS = "rollouts"
 """Name of the checkpoint's part that holds, by runner, what it is in the middle of."""
@@ -39,12 +40,6 @@ def slippery(config: C) -> C:
     Args:
       config: of any algorithm of the new API stack, with its environment set; `env_config["friction"]` is a number or settings
         of `FrictionSchedule`, whose seed is that of the config (`debugging(seed=…)`) unless it is given.
-
-    Returns:
-      The same config.
-
-    Raises:
-      InputError: one line with field, rule, value and fix.
     """
     if config.env != ENVIRONMENT:
         if config.env_runner_cls is SlipperyEnvRunner:
@@ -87,13 +82,12 @@ class GlobalStepAlgorithm(Algorithm):
         return self.steps_before + int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
 
     def training_step(self) -> None:
-        if _has_slippery_runners(self.config) and _tell(
-            self.env_runner_group, self.global_step, wait=not isinstance(self, IMPALA)
-        ):
+        on_ant, waits = _has_slippery_runners(self.config), not isinstance(self, IMPALA)
+        if on_ant and _tell(self.env_runner_group, self.global_step, waits):
             # A runner that died while nobody called it may be back before RLlib knows: with a policy of its own.
             self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
         super().training_step()
-        if _has_slippery_runners(self.config):
+        if on_ant:
             friction = schedule_of(self.config).friction(self.global_step)
             self.metrics.log_value((ENV_RUNNER_RESULTS, FRICTION), friction, window=1)
 
@@ -132,18 +126,12 @@ def _tell(group: EnvRunnerGroup, step: int, wait: bool) -> bool:
     sampled.
     """
     if group.num_remote_env_runners() == 0:
-        return any(group.foreach_env_runner(_message(step, 1, 0)))
-    new = False
+        return any(group.foreach_env_runner(methodcaller("begin_at", step, 1, 0)))
+    new, timeout = False, None if wait else 0.0
     while living := group.healthy_env_runner_ids():
-        messages = [_message(step, len(living), position) for position in range(len(living))]
-        timeout = None if wait else 0.0
-        new |= any(
-            group.foreach_env_runner(messages, local_env_runner=False, remote_worker_ids=living, timeout_seconds=timeout)
-        )
+        calls = [methodcaller("begin_at", step, len(living), position) for position in range(len(living))]
+        told = group.foreach_env_runner(calls, local_env_runner=False, remote_worker_ids=living, timeout_seconds=timeout)
+        new |= any(told)
         if group.healthy_env_runner_ids() == living:
             break
     return new
-
-
-def _message(step: int, runners: int, position: int) -> Callable[[Any], bool]:
-    return lambda runner: bool(runner.begin_at(step, runners, position))

@@ -1,5 +1,17 @@
-"""The env runner of Slippery Ant: sets the friction of its environments by the global time-step."""
+"""The env runner of Slippery Ant: sets the friction of its environments by the global time-step.
 
+The algorithm counts time-steps: `start` of them are sampled when a training step begins. From there on, runner w of W deals
+its own steps out like cards: the k-th time-step that it makes, of whichever of its environments, has the global number
+
+    start + k·W + w,    k = 0, 1, 2, …,    w = 0 … W - 1.
+
+Within one call of its environments it takes them by index; an environment that is being reset makes no time-step. Runners
+that make equally many steps thus cover `start, start + 1, …` without gap or repetition, and none needs to hear of the others.
+The next training step starts from what really arrived, with the runners that live then, so that lost samples are not counted:
+their numbers are used again.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -9,9 +21,26 @@ from torch import nn
 from cbp_ray.randomness import Purpose, words
 from rllib_ext.ant.episode_returns import END_STEPS, RETURNS
 from rllib_ext.ant.friction import FRICTION, schedule_of
-from rllib_ext.ant.global_steps import GlobalSteps
 from rllib_ext.ant.open_env_runner import OpenEnvRunner
 from rllib_ext.plain_state import flatten, random_state, set_random_state, unflatten
+
+
+@dataclass
+class GlobalSteps:
+    """The global numbers of one runner's time-steps."""
+
+    start: int = 0
+    """Time-steps that the algorithm had sampled when it last told the runner."""
+    runners: int = 1
+    """W, the number of living runners."""
+    position: int = 0
+    """w, this runner's place among the living ones."""
+    made: int = 0
+    """k, time-steps of this runner since `start`."""
+
+    def number(self, ahead: int = 0) -> int:
+        """The global number of the step that is `ahead` after this runner's next one."""
+        return self.start + (self.made + ahead) * self.runners + self.position
 
 
 class SlipperyEnvRunner(OpenEnvRunner):
@@ -28,11 +57,7 @@ class SlipperyEnvRunner(OpenEnvRunner):
             self.module.eval()  # a runner never trains
 
     def begin_at(self, step: int, runners: int, position: int) -> bool:
-        """Takes note of the number of time-steps so far, and which of how many runners this one is now.
-
-        Returns:
-          Whether the runner is new: this was its first such message.
-        """
+        """Takes note of the time-steps so far and of the place among the living; returns whether the runner is new."""
         new, self._is_new = self._is_new, False
         # Evaluation takes no time.
         self.steps = GlobalSteps(step, runners, position) if not self._evaluates else GlobalSteps(step, runners=0)

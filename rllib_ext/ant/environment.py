@@ -18,11 +18,13 @@ import pybullet
 import pybullet_data
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
+from ray.tune.registry import register_env
 
 from cbp_ray.errors import InputError
 from rllib_ext.ant.friction import FrictionSchedule, constant_friction
 
-MAX_EPISODE_STEPS = 1000
+ENVIRONMENT = "SlipperyAnt-v0"
+"""Name of the environment for Gymnasium and Ray Tune, known as soon as `rllib_ext` is imported."""
 
 STANDARD_FRICTION = 1.5
 """Friction of the robot's geoms in PyBullet's file. The ground's is 0.8; what acts between them is the product."""
@@ -101,21 +103,22 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """Starts an episode: joints within 0.1 of their zero positions."""
         super().reset(seed=seed)
         as_new = seed is not None or self._world is None
-        if self._world is None:
-            self._world = _World()
-        world = self._world
+        world = self._world = self._world or _World()
         world.set_friction(self._friction)
         world.restart(self.np_random.uniform(-0.1, 0.1, JOINTS).tolist())
         self._feet = [0.0, 0.0, 0.0, 0.0]
         self._initial_z = world.height()
-        raw, self._potential = self._observe(floor_counts=not as_new)
+        raw, self._potential = self._observe(world, floor_counts=not as_new)
         return _clip(raw, 5), {}
+
+    def _running(self, method: str) -> "_World":
+        if self._world is None:
+            raise ResetNeeded(f"SlipperyAnt.{method}: must follow reset, got no reset yet; call reset first")
+        return self._world
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """One step of 1/60 s. An episode that lasts has no end here: `gymnasium.make` limits it to 1000 steps."""
-        world = self._world
-        if world is None:
-            raise ResetNeeded("SlipperyAnt.step: must follow reset, got no reset yet; call reset first")
+        world = self._running("step")
         if self.schedule is not None and self.steps >= self._next_change:
             self._set_friction(self.schedule.friction(self.steps))
             self._next_change = self.schedule.next_change(self.steps)
@@ -126,7 +129,7 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             raise InputError(f"action: must be {JOINTS} finite numbers, got {action.tolist()}; check the policy for NaN")
         world.advance([TORQUE * torque for torque in _clip(action, 1).tolist()])
 
-        raw, potential = self._observe(floor_counts=True)
+        raw, potential = self._observe(world, floor_counts=True)
         progress, self._potential = potential - self._potential, potential
         self._feet = world.feet_on_ground()
         observation = _clip(raw, 5)
@@ -142,10 +145,8 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             return np.nan_to_num(observation), -1.0, True, False, {}
         return observation, reward, alive < 0, False, {}
 
-    def _observe(self, floor_counts: bool) -> tuple[NDArray[np.float32], float]:
+    def _observe(self, world: "_World", floor_counts: bool) -> tuple[NDArray[np.float32], float]:
         """The observation before it is clipped, and the potential: minus the distance to the target, per step's seconds."""
-        world = self._world
-        assert world is not None
         joints, xs, ys, (_, _, z), quaternion, velocity = world.state()
         if floor_counts:
             # It rests at zero.
@@ -160,21 +161,8 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         rotation[0, 1], rotation[1, 0] = -sine, sine
         # The velocity as seen from the body.
         vx, vy, vz = rotation.dot(velocity).tolist()
-        raw = np.array(
-            [
-                z - self._initial_z,
-                np.sin(angle),
-                np.cos(angle),
-                0.3 * vx,
-                0.3 * vy,
-                0.3 * vz,
-                roll,
-                pitch,
-                *joints,
-                *self._feet,
-            ],
-            dtype=np.float32,
-        )
+        torso = (z - self._initial_z, np.sin(angle), np.cos(angle), 0.3 * vx, 0.3 * vy, 0.3 * vz, roll, pitch)
+        raw = np.array([*torso, *joints, *self._feet], dtype=np.float32)
         return raw, -math.sqrt(to_target.dot(to_target)) / STEP_SECONDS
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
@@ -182,9 +170,7 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         if self.render_mode is None:
             gymnasium.logger.warn("SlipperyAnt.render: must have a render mode, got None; make it with render_mode='rgb_array'")
             return None
-        if self._world is None:
-            raise ResetNeeded("SlipperyAnt.render: must follow reset, got no reset yet; call reset first")
-        return self._world.picture()
+        return self._running("render").picture()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, in the middle of an episode too: from here on, `load_state_dict` in another process does the same.
@@ -192,10 +178,8 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         Raises:
           ResetNeeded: if there is no episode yet.
         """
-        if self._world is None:
-            raise ResetNeeded("SlipperyAnt.state_dict: must follow reset, got no reset yet; call reset first")
         return {
-            "physics": self._world.save(),
+            "physics": self._running("state_dict").save(),
             "random": self.np_random.bit_generator.state,
             "steps": self.steps,
             "friction": self._friction,
@@ -207,15 +191,14 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`, for an environment that was made with the same settings."""
-        if self._world is None:
-            self._world = _World()
+        world = self._world = self._world or _World()
+        self.steps, self._friction = state["steps"], state["friction"]
         if not state["scheduled"]:
             self.schedule = None
-        self.steps, self._friction = state["steps"], state["friction"]
-        if self.schedule is not None:
+        elif self.schedule is not None:
             self._next_change = self.schedule.next_change(max(self.steps - 1, 0))
-        self._world.set_friction(self._friction)
-        self._world.load(state["physics"])
+        world.set_friction(self._friction)
+        world.load(state["physics"])
         self.np_random.bit_generator.state = state["random"]
         self._feet, self._initial_z, self._potential = list(state["feet"]), state["initial_z"], state["potential"]
 
@@ -241,54 +224,36 @@ class _World:
             raise InputError("SlipperyAnt: must get one of PyBullet's 1024 engines, got none; close environments that are done")
         # Also when nobody calls close.
         self.close = weakref.finalize(self, pybullet.disconnect, self.client)
-        self._set_up()
+        here = {"physicsClientId": self.client}
+        pybullet.setPhysicsEngineParameter(
+            fixedTimeStep=STEP_SECONDS, numSolverIterations=5, numSubSteps=FRAME_SKIP, deterministicOverlappingPairs=1, **here
+        )
+        pybullet.setDefaultContactERP(0.9, **here)
+        pybullet.setGravity(0, 0, -9.8, **here)
         data = pybullet_data.getDataPath()
-        (self.floor,) = pybullet.loadSDF(os.path.join(data, "plane_stadium.sdf"), physicsClientId=self.client)
-        pybullet.changeDynamics(self.floor, -1, lateralFriction=0.8, restitution=0.5, physicsClientId=self.client)
+        (self.floor,) = pybullet.loadSDF(os.path.join(data, "plane_stadium.sdf"), **here)
+        pybullet.changeDynamics(self.floor, -1, lateralFriction=0.8, restitution=0.5, **here)
         flags = pybullet.URDF_USE_SELF_COLLISION | pybullet.URDF_USE_SELF_COLLISION_EXCLUDE_ALL_PARENTS
         flags |= pybullet.URDF_GOOGLEY_UNDEFINED_COLORS
-        (self.ant,) = pybullet.loadMJCF(os.path.join(data, "mjcf", "ant.xml"), flags=flags, physicsClientId=self.client)
+        (self.ant,) = pybullet.loadMJCF(os.path.join(data, "mjcf", "ant.xml"), flags=flags, **here)
 
-        infos = [pybullet.getJointInfo(self.ant, j, physicsClientId=self.client) for j in range(self._count())]
+        infos = [pybullet.getJointInfo(self.ant, joint, **here) for joint in range(pybullet.getNumJoints(self.ant, **here))]
         self.links = [info[0] for info in infos]
         self.joints = [info[0] for info in infos if not info[1].startswith(b"jointfix")]
         self.limits = [(info[8], info[9] - info[8]) for info in infos if info[0] in self.joints]
         self.feet = [info[0] for info in infos if info[12].endswith(b"_foot")]
         # Links of moving joints are empty, with PyBullet's own friction. (To ask them for their shapes crashes the process.)
-        self.geoms = [
-            link
-            for link in (-1, *self.links)
-            if pybullet.getDynamicsInfo(self.ant, link, physicsClientId=self.client)[1] == STANDARD_FRICTION
-        ]
+        frictions = {link: pybullet.getDynamicsInfo(self.ant, link, **here)[1] for link in (-1, *self.links)}
+        self.geoms = [link for link, friction in frictions.items() if friction == STANDARD_FRICTION]
         for link in self.links:
             pybullet.setJointMotorControl2(
-                self.ant,
-                link,
-                pybullet.POSITION_CONTROL,
-                positionGain=0.1,
-                velocityGain=0.1,
-                force=0,
-                physicsClientId=self.client,
+                self.ant, link, pybullet.POSITION_CONTROL, positionGain=0.1, velocityGain=0.1, force=0, **here
             )
         self.friction = STANDARD_FRICTION
-        self.start = pybullet.saveState(physicsClientId=self.client)
-
-    def _count(self) -> int:
-        return int(pybullet.getNumJoints(self.ant, physicsClientId=self.client))
-
-    def _set_up(self) -> None:
-        pybullet.setPhysicsEngineParameter(
-            fixedTimeStep=STEP_SECONDS,
-            numSolverIterations=5,
-            numSubSteps=FRAME_SKIP,
-            deterministicOverlappingPairs=1,
-            physicsClientId=self.client,
-        )
-        pybullet.setDefaultContactERP(0.9, physicsClientId=self.client)
-        pybullet.setGravity(0, 0, -9.8, physicsClientId=self.client)
+        self.start = pybullet.saveState(**here)
 
     def set_friction(self, value: float) -> None:
-        """Sets the friction of all parts of the ant that can touch something."""
+        """Sets the friction of every part of the ant that can touch something."""
         if value != self.friction:
             for link in self.geoms:
                 pybullet.changeDynamics(self.ant, link, lateralFriction=value, physicsClientId=self.client)
@@ -322,16 +287,15 @@ class _World:
         pybullet.stepSimulation(physicsClientId=self.client)
 
     def height(self) -> float:
-        """The height of the torso."""
+        """Height of the torso above the floor."""
         return float(pybullet.getBasePositionAndOrientation(self.ant, physicsClientId=self.client)[0][2])
 
     def state(self) -> tuple[list[float], list[float], list[float], tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
         """Angle and speed of each joint, scaled; x and y of all parts; place, orientation and velocity of the torso."""
         client, ant = self.client, self.ant
         joints: list[float] = []
-        for state, (lower, extent) in zip(
-            pybullet.getJointStates(ant, self.joints, physicsClientId=client), self.limits, strict=True
-        ):
+        states = pybullet.getJointStates(ant, self.joints, physicsClientId=client)
+        for state, (lower, extent) in zip(states, self.limits, strict=True):
             joints += (2 * (state[0] - lower) / extent - 1.0, 0.1 * state[1])
         torso, quaternion = pybullet.getBasePositionAndOrientation(ant, physicsClientId=client)
         places = [link[0] for link in pybullet.getLinkStates(ant, self.links, physicsClientId=client)]
@@ -351,11 +315,15 @@ class _World:
         view = pybullet.computeViewMatrixFromYawPitchRoll(torso, distance=3, yaw=0, pitch=-30, roll=0, upAxisIndex=2)
         lens = pybullet.computeProjectionMatrixFOV(fov=60, aspect=RENDER_WIDTH / RENDER_HEIGHT, nearVal=0.1, farVal=100.0)
         image = pybullet.getCameraImage(
-            RENDER_WIDTH,
-            RENDER_HEIGHT,
-            view,
-            lens,
-            renderer=pybullet.ER_TINY_RENDERER,
-            physicsClientId=self.client,
+            RENDER_WIDTH, RENDER_HEIGHT, view, lens, renderer=pybullet.ER_TINY_RENDERER, physicsClientId=self.client
         )[2]
         return np.reshape(np.asarray(image, dtype=np.uint8), (RENDER_HEIGHT, RENDER_WIDTH, 4))[:, :, :3]
+
+
+def make(config: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    """The environment for RLlib, from its `env_config`: with the limit on steps, without checks of every call."""
+    return gymnasium.make(ENVIRONMENT, disable_env_checker=True, **config)
+
+
+gymnasium.register(ENVIRONMENT, f"{__name__}:{SlipperyAnt.__name__}", reward_threshold=2500.0, max_episode_steps=1000)
+register_env(ENVIRONMENT, make)

@@ -10,44 +10,30 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from ray.rllib.connectors.env_to_module import (
-    AddObservationsFromEpisodesToBatch,
-    AddStatesFromEpisodesToBatch,
-    AddTimeDimToBatchAndZeroPad,
-    BatchIndividualItems,
-    EnvToModulePipeline,
-    NumpyToTensor,
-)
-from ray.rllib.connectors.module_to_env import (
-    GetActions,
-    ListifyDataForVectorEnv,
-    ModuleToEnvPipeline,
-    NormalizeAndClipActions,
-    RemoveSingleTsTimeRankFromBatch,
-    TensorToNumpy,
-    UnBatchToIndividualItems,
-)
+from ray.rllib.connectors import env_to_module, module_to_env
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
 BEFORE = (
-    AddObservationsFromEpisodesToBatch,
-    AddTimeDimToBatchAndZeroPad,
-    AddStatesFromEpisodesToBatch,
-    BatchIndividualItems,
-    NumpyToTensor,
+    env_to_module.AddObservationsFromEpisodesToBatch,
+    env_to_module.AddTimeDimToBatchAndZeroPad,
+    env_to_module.AddStatesFromEpisodesToBatch,
+    env_to_module.BatchIndividualItems,
+    env_to_module.NumpyToTensor,
 )
 AFTER = (
-    GetActions,
-    TensorToNumpy,
-    UnBatchToIndividualItems,
-    RemoveSingleTsTimeRankFromBatch,
-    NormalizeAndClipActions,
-    ListifyDataForVectorEnv,
+    module_to_env.GetActions,
+    module_to_env.TensorToNumpy,
+    module_to_env.UnBatchToIndividualItems,
+    module_to_env.RemoveSingleTsTimeRankFromBatch,
+    module_to_env.NormalizeAndClipActions,
+    module_to_env.ListifyDataForVectorEnv,
 )
 
 
-def lean(before: EnvToModulePipeline, after: ModuleToEnvPipeline, module: Any, device: Any) -> tuple[Any, Any]:
+def lean(
+    before: env_to_module.EnvToModulePipeline, after: module_to_env.ModuleToEnvPipeline, module: Any, device: Any
+) -> tuple[Any, Any]:
     """The lean pipelines, or those that are given where these would not do."""
     usual = (
         tuple(map(type, before.connectors)) == BEFORE
@@ -65,36 +51,27 @@ def _is_vector(space: Any) -> bool:
 
 
 def _copy(pipeline: Any, lean_class: type[Any]) -> Any:
-    return lean_class(
-        input_observation_space=pipeline.input_observation_space,
-        input_action_space=pipeline.input_action_space,
-        connectors=pipeline.connectors,
-    )
+    return lean_class(pipeline.input_observation_space, pipeline.input_action_space, connectors=pipeline.connectors)
 
 
-class LeanEnvToModule(EnvToModulePipeline):
+class LeanEnvToModule(env_to_module.EnvToModulePipeline):
     """The latest observations as one tensor."""
 
     def __call__(self, **kwargs: Any) -> dict[str, Any]:
         return {Columns.OBS: torch.from_numpy(np.stack(kwargs[Columns.OBS]))}
 
 
-class LeanModuleToEnv(ModuleToEnvPipeline):
+class LeanModuleToEnv(module_to_env.ModuleToEnvPipeline):
     """Actions, drawn from the distribution that the module gives, and what they become for the environment."""
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        get_actions, settings = self.connectors[0], self.connectors[AFTER.index(NormalizeAndClipActions)]
-        space = self.action_space
-        get_actions(batch=batch, **kwargs)
+        settings, space = self.connectors[AFTER.index(module_to_env.NormalizeAndClipActions)], self.action_space
+        self.connectors[0](batch=batch, **kwargs)
         arrays = {name: tensor.detach().numpy() for name, tensor in batch.items()}
         actions = arrays[Columns.ACTIONS]
-        if settings.normalize_actions and _is_bounded(space):
+        if settings.normalize_actions and np.all(space.bounded_below) and np.all(space.bounded_above):
             unsquashed = space.low + (actions + 1.0) * (space.high - space.low) / 2.0
             arrays[Columns.ACTIONS_FOR_ENV] = np.clip(unsquashed, space.low, space.high)
         elif settings.clip_actions and not settings.normalize_actions:
             arrays[Columns.ACTIONS_FOR_ENV] = np.clip(actions, space.low, space.high)
         return arrays
-
-
-def _is_bounded(space: Any) -> bool:
-    return bool(np.all(space.bounded_below) and np.all(space.bounded_above))

@@ -30,21 +30,17 @@ def generalized_advantages(
     """Âₜ = δₜ + γλ Âₜ₊₁ with δₜ = rₜ + γ V(sₜ₊₁) - V(sₜ) (Schulman et al. 2016), for episodes end to end.
 
     Args:
-      values: V(s), one per row.
-      rewards: r.
+      values: V(s), one per row, as are `rewards`, r.
       terminated: rows whose next state is terminal: its value is zero.
       chunk_ends: rows that hold nothing but the state after an episode's (or its part's) last step, for its value. The sum
         does not reach across them, and what is returned for them has no meaning.
-      gamma: discount factor.
-      lambda_: λ.
+      gamma: discount factor γ; `lambda_` is λ.
     """
-    next_values = np.append(values[1:], 0.0)
-    deltas = rewards + gamma * np.where(terminated, 0.0, next_values) - values
+    deltas = rewards + gamma * np.where(terminated, 0.0, np.append(values[1:], 0.0)) - values
     # The last step of an episode stands before its chunk end.
     goes_on = ~np.append(chunk_ends[1:], True)
     decay = np.where(goes_on, gamma * lambda_, 0.0).tolist()
-    advantages = deltas.tolist()
-    following = 0.0
+    advantages, following = deltas.tolist(), 0.0
     for t in range(len(advantages) - 1, -1, -1):
         advantages[t] += decay[t] * following
         following = advantages[t]
@@ -80,18 +76,9 @@ class Advantages(ConnectorV2):
     def _with_advantages(self, module: Any, columns: dict[str, Any]) -> dict[str, Any]:
         taken = columns[Columns.LOSS_MASK]
         values: Tensor = module.compute_values(columns)
-
-        def array(name: str) -> NDArray[Any]:
-            return np.asarray(columns[name].cpu().numpy())
-
-        advantages = generalized_advantages(
-            values.double().cpu().numpy(),
-            array(Columns.REWARDS).astype(np.float64),
-            array(Columns.TERMINATEDS).astype(bool),
-            ~array(Columns.LOSS_MASK).astype(bool),
-            self.gamma,
-            self.lambda_,
-        )
+        inputs = (values.double(), columns[Columns.REWARDS].double(), columns[Columns.TERMINATEDS].bool(), ~taken.bool())
+        v, rewards, terminated, chunk_ends = (column.cpu().numpy() for column in inputs)
+        advantages = generalized_advantages(v, rewards, terminated, chunk_ends, self.gamma, self.lambda_)
         kept = {name: rows_of(column, taken) for name, column in columns.items() if name not in UNUSED}
         estimated = torch.from_numpy(advantages).to(values)[taken]
         if not len(estimated):

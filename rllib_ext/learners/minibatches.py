@@ -40,14 +40,12 @@ class MiniBatches:
     The order is a function of seed, learner and the number of epochs so far, whatever else draws random numbers.
 
     Args:
-      module_id: whose rows these are.
+      module_id: the module whose rows these are.
       columns: tensors, or nests of tensors, with one row per time-step.
-      num_epochs: how many times to go through all rows.
+      num_epochs: how many times to go through all rows, unless `total` is given.
       minibatch_size: rows per mini-batch.
-      seed: seed of the order.
-      learner: which of several learners this is.
-      first_epoch: how many epochs there have been before.
-      total: how many mini-batches to make, whatever the number of epochs; all learners must make the same number.
+      seed: seed of the order; `learner` and `first_epoch`, the number of epochs before, are the other parts of its key.
+      total: number of mini-batches, if all learners must make the same number.
     """
 
     def __init__(
@@ -63,8 +61,8 @@ class MiniBatches:
         total: int = 0,
     ) -> None:
         self.module_id, self.columns = module_id, columns
-        self.first_column: Tensor = tree.flatten(columns)[0]
-        self.rows = len(self.first_column)
+        first_column: Tensor = tree.flatten(columns)[0]
+        self.rows, self.device = len(first_column), first_column.device
         self.size = min(minibatch_size, self.rows)
         self.total = total or num_epochs * self.rows // self.size
         self.epochs = -(-self.total * self.size // self.rows)
@@ -72,8 +70,7 @@ class MiniBatches:
         self.seed, self.learner, self.first_epoch = seed, learner, first_epoch
 
     def __iter__(self) -> Iterator[MiniBatch]:
-        order = torch.cat([self._order(self.first_epoch + epoch) for epoch in range(self.epochs)])
-        order = order.to(self.first_column.device)
+        order = torch.cat([self._order(self.first_epoch + epoch) for epoch in range(self.epochs)]).to(self.device)
         for number in range(self.total):
             index = order[number * self.size : (number + 1) * self.size]
             batch = {name: rows_of(column, index) for name, column in self.columns.items()}

@@ -8,12 +8,12 @@ from ray.rllib.core import COMPONENT_OPTIMIZER
 from ray.rllib.utils.metrics import ALL_MODULES
 from torch import Tensor
 
+from cbp_ray.algorithm.adam import Adam
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.step_report import StepReport
 from cbp_ray.errors import InputError
 from rllib_ext.learners.diagnostics import Diagnostics
 from rllib_ext.learners.open_learner import OpenLearner
-from rllib_ext.learners.optimizers import with_time_steps
 from rllib_ext.learners.targets import Targets
 from rllib_ext.learners.topology import treatable_layers
 from rllib_ext.plain_state import random_state, set_random_state, to_arrays, to_tensors
@@ -28,6 +28,8 @@ GRADIENT_STEPS = "num_gradient_steps"
 """Name of a result, and of a part of the state: gradient steps of an iteration, or so far."""
 MEASURE_EVERY = 100
 """Gradient steps between two diagnoses of the networks, where an update is a single mini-batch (DQN, SAC, IMPALA, APPO)."""
+UNLIKE_OURS = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
+"""Settings of `torch.optim.Adam` that `cbp_ray.Adam` does not have."""
 
 
 class ContinualBackpropLearnerMixin(OpenLearner):
@@ -196,3 +198,18 @@ class ContinualBackpropLearnerMixin(OpenLearner):
 def _average_over_replicas(averages: Tensor) -> None:
     torch.distributed.all_reduce(averages)
     averages /= torch.distributed.get_world_size()
+
+
+def with_time_steps(optimizer: torch.optim.Optimizer, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """`cbp_ray.Adam` with the parameters and settings of a new `torch.optim.Adam`; any other optimizer as it is.
+
+    `weight_decay` becomes the L2 coefficient of any optimizer that has one.
+    """
+    if weight_decay:
+        for group in optimizer.param_groups:
+            if "weight_decay" in group:
+                group["weight_decay"] = weight_decay
+    if type(optimizer) is not torch.optim.Adam or any(optimizer.defaults.get(name) for name in UNLIKE_OURS):
+        return optimizer
+    names = ("params", "lr", "betas", "eps", "weight_decay")
+    return Adam([{name: group[name] for name in names} for group in optimizer.param_groups], fused=True)

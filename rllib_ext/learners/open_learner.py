@@ -5,15 +5,7 @@ from typing import Any
 
 import torch
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
-from ray.rllib.utils.metrics import (
-    ALL_MODULES,
-    MODULE_TRAIN_BATCH_SIZE_MEAN,
-    NUM_ENV_STEPS_TRAINED,
-    NUM_ENV_STEPS_TRAINED_LIFETIME,
-    NUM_MODULE_STEPS_TRAINED,
-    NUM_MODULE_STEPS_TRAINED_LIFETIME,
-    WEIGHTS_SEQ_NO,
-)
+from ray.rllib.utils import metrics as names
 from torch import Tensor
 
 from rllib_ext.learners.minibatches import MiniBatch, MiniBatches
@@ -112,12 +104,12 @@ class OpenLearner(TorchLearner):
             return
         (module_id,) = batch.policy_batches
         super()._log_metrics(MiniBatch({module_id: range(self._rows)}, self._rows, is_last=True))
-        self.metrics.log_value((module_id, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
-        self.metrics.log_value((module_id, MODULE_TRAIN_BATCH_SIZE_MEAN), batch.rows, reduce="mean")
+        self.metrics.log_value((module_id, names.WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
+        self.metrics.log_value((module_id, names.MODULE_TRAIN_BATCH_SIZE_MEAN), batch.rows, reduce="mean")
         for owner, sums, lifetime in (
-            (module_id, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
-            (ALL_MODULES, NUM_MODULE_STEPS_TRAINED, NUM_MODULE_STEPS_TRAINED_LIFETIME),
-            (ALL_MODULES, NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME),
+            (module_id, names.NUM_MODULE_STEPS_TRAINED, names.NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (names.ALL_MODULES, names.NUM_MODULE_STEPS_TRAINED, names.NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (names.ALL_MODULES, names.NUM_ENV_STEPS_TRAINED, names.NUM_ENV_STEPS_TRAINED_LIFETIME),
         ):
             self.metrics.log_value((owner, sums), self._rows, reduce="sum")
             self.metrics.log_value((owner, lifetime), self._rows, reduce="lifetime_sum", with_throughput=True)

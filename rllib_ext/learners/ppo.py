@@ -11,7 +11,6 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
-from torch import Tensor
 
 from rllib_ext.learners.advantages import Advantages
 from rllib_ext.learners.minibatches import MiniBatches
@@ -49,23 +48,15 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
         ((module_id, rows),) = columns.items()
         if Columns.LOSS_MASK in rows or Columns.SEQ_LENS in rows or self.module[module_id].is_stateful():
             return stock
-        batches = MiniBatches(
-            module_id,
-            dict(rows),
-            num_epochs=kwargs["num_epochs"],
-            minibatch_size=kwargs["minibatch_size"],
-            seed=self.config.seed or 0,
-            learner=self.learner_index,
-            first_epoch=self._epochs,
-            total=kwargs["num_total_minibatches"],
-        )
+        sizes = {"num_epochs": kwargs["num_epochs"], "minibatch_size": kwargs["minibatch_size"]}
+        order = {"seed": self.config.seed or 0, "learner": self.learner_index, "first_epoch": self._epochs}
+        batches = MiniBatches(module_id, dict(rows), **sizes, **order, total=kwargs["num_total_minibatches"])
         self._epochs += batches.epochs
         return batches
 
-    def compute_loss_for_module(self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]) -> Tensor:
+    def compute_loss_for_module(self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]) -> Any:
         if config.use_kl_loss or not config.use_critic or Columns.LOSS_MASK in batch:
-            loss: Tensor = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
-            return loss
+            return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
         module = self.module[module_id].unwrapped()
         policy = module.get_train_action_dist_cls().from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
         ratio = torch.exp(policy.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP])
@@ -80,7 +71,6 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
         entropy_coefficient = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
         if entropy_coefficient:
             objective = objective - entropy_coefficient * policy.entropy()
-        total = torch.mean(objective)
         if self.reporting:
             reported = {
                 POLICY_LOSS_KEY: -torch.mean(surrogate),
@@ -90,7 +80,7 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
                 ENTROPY_KEY: torch.mean(policy.entropy()),
             }
             self.metrics.log_dict({name: value.detach() for name, value in reported.items()}, key=module_id, window=1)
-        return total
+        return torch.mean(objective)
 
     def _own_state(self) -> dict[str, int]:
         return super()._own_state() | {EPOCHS: self._epochs}

@@ -39,21 +39,16 @@ class ContinualPPOTorchRLModule(DefaultPPOTorchRLModule):
         if not any(self.model_config.get(name) for name in INITIALIZERS):
             _initialize_lecun(self)
 
-    def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> Any:
         if not self.training:
             self.train()
-        out: dict[str, Any] = self._forward_train(batch, **kwargs)
-        return out
+        return self._forward_train(batch, **kwargs)
 
-    def forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        forward = super().forward_exploration if self.training else self._forward_exploration
-        out: dict[str, Any] = forward(batch, **kwargs)
-        return out
+    def forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> Any:
+        return (super().forward_exploration if self.training else self._forward_exploration)(batch, **kwargs)
 
-    def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        forward = super().forward_inference if self.training else self._forward_inference
-        out: dict[str, Any] = forward(batch, **kwargs)
-        return out
+    def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> Any:
+        return (super().forward_inference if self.training else self._forward_inference)(batch, **kwargs)
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ trunk (an encoder) and the heads that read its output. Each branch is traced by 
 `cbp_ray.algorithm.network` understands works here: norm layers, other activations, heads with hidden layers of their own.
 """
 
-from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from ray.rllib.core.rl_module.rl_module import RLModule
@@ -42,11 +41,7 @@ class _Branch(nn.Module):
 
 
 def hidden_layers(module: RLModule) -> list[HiddenLayer]:
-    """The hidden layers of an RLModule, by their names in `module.named_modules()`.
-
-    Raises:
-      InputError: if the module has none, or its networks are of a kind that is not known here or can't be treated.
-    """
+    """The hidden layers of an RLModule, by their names in `module.named_modules()`; an `InputError` if it can't be treated."""
     if isinstance(module, NamesItsLayers):
         model: Any = module
         return check_layers(model, module.continual_backprop_layers())
@@ -73,13 +68,12 @@ def treatable_layers(module_id: str, module: RLModule) -> list[HiddenLayer]:
         ) from error
 
 
-def _branches(module: RLModule) -> Iterator[_Branch]:
+def _branches(module: RLModule) -> list[_Branch]:
     for networks in NETWORKS:
-        present = [(trunk, heads) for trunk, heads in networks if _part(module, trunk) is not None]
-        if all(hasattr(_part(module, trunk), "net") for trunk, _ in present) and present:
-            for trunk, heads in present:
-                yield _Branch(_net(module, trunk), [_net(module, head) for head in heads if _part(module, head) is not None])
-            return
+        found = [(_part(module, trunk), [_part(module, head) for head in heads]) for trunk, heads in networks]
+        present = [(trunk, heads) for trunk, heads in found if trunk is not None]
+        if present and all(hasattr(trunk, "net") for trunk, _ in present):
+            return [_Branch(trunk.net, [head.net for head in heads if head is not None]) for trunk, heads in present]
     raise InputError(
         f"{type(module).__name__}: its networks are of no kind that is known here (an encoder may be recurrent, or join "
         "several streams); give it a method continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
@@ -91,9 +85,3 @@ def _part(module: RLModule, path: str) -> Any:
     for name in path.split("."):
         part = getattr(part, name, None)
     return part
-
-
-def _net(module: RLModule, path: str) -> nn.Module:
-    """The plain network inside RLlib's model at `path`."""
-    net: nn.Module = _part(module, path).net
-    return net

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cbp_ray import Adam
 from cbp_ray.compiled import adam as compiled
-from rllib_ext.learners.optimizers import with_time_steps
+from rllib_ext.learners.mixin import with_time_steps
 
 fused_adam = functools.partial(Adam, fused=True)
 SHAPES = [(5, 3), (5,), (4, 5), (4,), (1, 4), (1,), (), (2, 3, 2, 2)]

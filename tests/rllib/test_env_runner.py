@@ -10,10 +10,9 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from cbp_ray.errors import InputError
 from rllib_ext.ant import open_env_runner
 from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm, slippery
-from rllib_ext.ant.env_runner import SlipperyEnvRunner
+from rllib_ext.ant.env_runner import GlobalSteps, SlipperyEnvRunner
 from rllib_ext.ant.episode_returns import END_STEPS, RETURNS
 from rllib_ext.ant.friction import FrictionSchedule
-from rllib_ext.ant.global_steps import GlobalSteps
 from rllib_ext.ant.lean_connectors import LeanEnvToModule
 from rllib_ext.config import ContinualPPO, ContinualPPOConfig
 

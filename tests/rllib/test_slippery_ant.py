@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 import rllib_ext  # noqa: F401  (registers SlipperyAnt-v0)
 from cbp_ray.errors import InputError
-from rllib_ext.ant.environment import SlipperyAnt
+from rllib_ext.ant.environment import SlipperyAnt, make
 from rllib_ext.ant.friction import FrictionSchedule
-from rllib_ext.registration import make
 
 Environment = gymnasium.Env[Any, Any]
 

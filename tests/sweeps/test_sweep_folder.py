@@ -14,7 +14,6 @@ from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import run_online
 from cbp_ray.results import Block, Store
-from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.sweeps import Sweep, block_run, failures, load_sweep, provenance, run_sweep, unfinished
 from cbp_ray.sweeps.block_run import BlockRun
 from cbp_ray.sweeps.progress import Heartbeat, Totals
@@ -122,7 +121,7 @@ def test_a_failure_some_of_whose_runs_are_missing_stays(tmp_path: Path) -> None:
     config = sweep.configurations[0].config
     failures.record(store, Block(config, sweep.engine, (0, 1, 2)), "cbp", 3, "OSError: no")
     store.write(Block(config, sweep.engine, (0, 1)), run_online(config, (0, 1)), {})
-    failures.drop_stored(store, seeds_by_key(store.names()))
+    store.tidy()
     assert [failure["message"] for failure in failures.read_all(store)] == ["OSError: no"]
 
 
@@ -196,7 +195,7 @@ def test_a_search_with_other_settings_is_another_but_more_samples_are_not(search
         ("algorithm.maturity_threshold: {randint: [10, 16777218]}", "algorithm.maturity_threshold"),
         ("network.activation: {choice: [tanh, relu, tan]}", "network.activation"),
         ("network.hidden: {choice: [[5], [5, 5]]}", "network.hidden"),
-        ("{problem.inputs: {randint: [10, 30]}, problem.flipping_bits: {randint: [5, 12]}}", "problem"),
+        ("{problem.inputs: {randint: [10, 30]}, problem.flipping_bits: {randint: [5, 12]}}", "problem.flipping_bits"),
     ],
 )
 @pytest.mark.parametrize("command", ["run --storage {0}/out", "run --dry-run", "submit --address http://x:1 --storage /x"])
