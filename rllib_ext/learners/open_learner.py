@@ -122,7 +122,7 @@ class OpenLearner(TorchLearner):
         }
 
     def _set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Loads states as RLlib does, but numbers stay what they are: RLlib makes float32 of counters and of float64 moments."""
+        """Loads states as RLlib, but numbers stay what they are: RLlib makes float32 of counters and of float64 moments."""
         for name, saved in state.items():
             if name in self._named_optimizers:
                 self._named_optimizers[name].load_state_dict(to_tensors(saved["state"]))
