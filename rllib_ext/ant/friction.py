@@ -11,30 +11,18 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from cbp_ray.errors import InputError
 from cbp_ray.problems import SlipperyAntConfig
 from cbp_ray.randomness import Purpose, uniforms
-from cbp_ray.validation import SEEDS
+from cbp_ray.validation import SEEDS, Count, CountFromZero, Model, Positive, SectionError, make
 
 PAPER = SlipperyAntConfig()
 """The settings of section 2 and appendix D of the paper."""
+
 FRICTION = "friction"
 """Name of the friction in an environment's settings, among its attributes and in RLlib's results."""
 
 
-def positive(name: str, value: Any, example: float = STANDARD_FRICTION) -> float:
-    """`value` as a finite number above zero, or an `InputError`; text such as `1e-4`, as YAML reads that number, is one."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InputError(f"{name}: must be a finite number above 0, got {value!r}; use {example}, say")
-    return number
-
-
-@dataclass(frozen=True)
-class FrictionSchedule:
+class FrictionSchedule(Model):
     """Friction by global time-step.
 
     Example:
@@ -64,7 +52,12 @@ class FrictionSchedule:
     def make(cls, settings: "FrictionSchedule | Mapping[str, Any] | float | None", *, seed: int = 0) -> "FrictionSchedule":
         """A schedule from what a person may write: nothing, one number (it never changes), a mapping, a schedule.
 
-        `seed` is for a mapping without one, or nothing. What can't be understood is refused with an `InputError`.
+        Args:
+          settings: see above.
+          seed: the seed where the settings have none.
+
+        Raises:
+          InputError: one line with field, rule, value and fix.
         """
         if isinstance(settings, cls):
             return settings
@@ -78,6 +71,8 @@ class FrictionSchedule:
         change = step // self.period
         if change == 0:
             return self.initial
+        if self.low == self.high:
+            return self.low
         uniform = float(uniforms(self.seed, Purpose.FRICTION, 1, first=change - 1)[0])
         low, high = math.log(self.low), math.log(self.high)
         return min(max(math.exp(low + uniform * (high - low)), self.low), self.high)
