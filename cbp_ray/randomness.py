@@ -72,12 +72,7 @@ def uniforms(
 
 
 def philox_block(
-    seed: np.uint64,
-    purpose: np.uint64,
-    block: np.uint64,
-    address_0: np.uint64,
-    address_1: np.uint64,
-    address_2: np.uint64,
+    seed: np.uint64, purpose: np.uint64, block: np.uint64, address_0: np.uint64, address_1: np.uint64, address_2: np.uint64
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
     """Words `4·block … 4·block + 3` of `words(seed, purpose, …, address=…)`, for Numba to compile.
 

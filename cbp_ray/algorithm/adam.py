@@ -16,7 +16,8 @@ time steps.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, overload
+from contextlib import suppress
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -24,9 +25,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cbp_ray.errors import InputError
-
-if TYPE_CHECKING:
-    from cbp_ray.compiled.adam import CompiledAdam
 
 RESETS = ("row_reset", "column_reset")
 """Optimizer state: the parameter's step count at the last reset of each row and of each column, in a shape that broadcasts
@@ -74,14 +72,11 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         fused: bool = False,
     ) -> None:
-        if isinstance(lr, Tensor) or not lr >= 0:
-            raise InputError(f"Adam: lr must be a number, 0 or more, got {lr}")
+        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+            if isinstance(value, Tensor) or not value >= 0:
+                raise InputError(f"Adam: {name} must be a number, 0 or more, got {value}")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"Adam: betas must be two numbers in [0, 1), got {betas}")
-        if not eps >= 0:
-            raise InputError(f"Adam: eps must be 0 or more, got {eps}")
-        if not weight_decay >= 0:
-            raise InputError(f"Adam: weight_decay must be 0 or more, got {weight_decay}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.fused = fused
         self._prepare()
@@ -89,7 +84,12 @@ class Adam(Optimizer):
     def _prepare(self) -> None:
         """Makes what is derived from the state."""
         self._corrections: dict[Any, _Corrections] = {}
-        self._compiled = _compiled_step() if self.fused else None
+        self._compiled = None
+        with suppress(ModuleNotFoundError):  # without Numba
+            if self.fused:
+                from cbp_ray.compiled.adam import CompiledAdam
+
+                self._compiled = CompiledAdam()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "fused": self.fused}
@@ -116,11 +116,8 @@ class Adam(Optimizer):
                     continue
                 alike.setdefault((p.dtype, p.device), []).append(p)
                 if not self.state[p]:
-                    self.state[p] = {
-                        "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
-                        "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
-                        "time_step": 0,
-                    }
+                    # In the parameter's own memory format.
+                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p), "time_step": 0}
                 self.state[p]["time_step"] += 1
             for key, params in alike.items():
                 self._update(group, params, key)
@@ -146,22 +143,16 @@ class Adam(Optimizer):
             torch._foreach_add_(denominators, group["eps"])
             step_sizes = [(group["lr"] / (1 - beta1 ** state["time_step"])) * -1 for state in states]
         else:
+            key = *map(id, params), place  # a parameter stays itself when it is moved or cast
+            if key not in self._corrections:
+                self._corrections[key] = _Corrections(params, states)
             time_steps = [state["time_step"] for state in states]
-            corrections1, corrections2 = self._corrections_of(params, states, place).update(time_steps, group["betas"])
+            corrections1, corrections2 = self._corrections[key].update(time_steps, group["betas"])
             torch._foreach_div_(denominators, corrections2)
             torch._foreach_add_(denominators, group["eps"])
             torch._foreach_mul_(denominators, corrections1)
             step_sizes = [-group["lr"]] * len(params)
         torch._foreach_addcdiv_(params, exp_avgs, denominators, step_sizes)
-
-    def _corrections_of(
-        self, params: list[Tensor], states: list[dict[str, Any]], place: tuple[torch.dtype, torch.device]
-    ) -> "_Corrections":
-        # A parameter stays itself when it is moved or cast.
-        key = *map(id, params), place
-        if key not in self._corrections:
-            self._corrections[key] = _Corrections(params, states)
-        return self._corrections[key]
 
     @torch.no_grad()
     def reset_weights(self, param: Tensor, dim: int, index: Tensor, run: int | None = None) -> None:
@@ -186,11 +177,11 @@ class Adam(Optimizer):
     def time_steps(self, param: Tensor) -> Tensor:
         """How many updates each weight of `param` has had since it was created or last reset."""
         state: dict[str, Any] = self.state.get(param) or {"time_step": 0}
-        steps: int = state["time_step"]
         latest = torch.zeros(param.shape, dtype=torch.int64)
         for name in RESETS:
             if name in state:
                 latest = torch.maximum(latest, state[name])
+        steps: int = state["time_step"]
         return steps - latest
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -210,23 +201,12 @@ def of_run(tensor: Tensor, run: int | None) -> Tensor:
     return tensor if run is None else tensor[run]
 
 
-def _compiled_step() -> "CompiledAdam | None":
-    try:
-        from cbp_ray.compiled.adam import CompiledAdam
-    except ModuleNotFoundError:  # without Numba
-        return None
-    return CompiledAdam()
-
-
 class _Corrections:
     """1 - β₁ᵗ and √(1 - β₂ᵗ) of every weight of some parameters, in shapes that broadcast to the parameters'.
 
     Made again after a reset and brought up to date before every update: the reset steps of all rows and columns stand end to
-    end, on the host, so that one exponential serves all of them, and memory and views are kept.
-
-    Args:
-      params: parameters of one dtype on one device.
-      states: their optimizer states.
+    end, on the host, so that one exponential serves all of them, and memory and views are kept. All parameters have one dtype
+    and are on one device.
     """
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:
@@ -251,10 +231,8 @@ class _Corrections:
 
     def update(self, time_steps: list[int], betas: tuple[float, float]) -> tuple[list[Tensor], list[Tensor]]:
         """The two corrections of all parameters, each at its own time step."""
-        if min(time_steps) == max(time_steps):
-            ages = time_steps[0] - self.resets
-        else:
-            ages = np.repeat(time_steps, self.lengths) - self.resets
+        same = min(time_steps) == max(time_steps)
+        ages = (time_steps[0] if same else np.repeat(time_steps, self.lengths)) - self.resets
         corrections = np.empty((2, len(ages)))
         for correction, beta in zip(corrections, betas, strict=True):
             np.exp(ages * (math.log(beta) if beta else -math.inf), out=correction)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from cbp_ray.algorithm.preconditions import check_biases, check_init, check_same
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.step_report import StepReport
-from cbp_ray.algorithm.watched_layer import Population, Scratch, Statistics, WatchedLayer
+from cbp_ray.algorithm.watched_layer import Population, Scratch, WatchedLayer
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Utility
@@ -75,13 +76,6 @@ class GenerateAndTest:
       Dohare, Sutton and Mahmood, Continual Backprop: Stochastic Gradient Descent with Persistent Randomness, 2022.
     """
 
-    _average_activation: Tensor
-    _average_utility: Tensor
-    _correction: Tensor
-    _one: Tensor
-    _observed: Tensor
-    _mean: Tensor
-    _activity: Tensor
     _utility_tm1: Tensor
     """u before this step."""
     _utility_estimate: Tensor | None
@@ -130,9 +124,8 @@ class GenerateAndTest:
         self._layers: list[WatchedLayer] = []
         self._populations: list[Population] = []
         start, scratch = 0, Scratch()
+        needs_mean, seed = needs.deviation or variant.transfers_bias, self.settings.seed
         for number, (hidden, distribution) in enumerate(zip(found, distributions, strict=True)):
-            needs_mean = needs.deviation or variant.transfers_bias
-            seed = self.settings.seed
             layer = WatchedLayer(number, start, hidden, modules, distribution, needs, needs_mean, scratch, seed)
             start += layer.count
             self._layers.append(layer)
@@ -147,11 +140,35 @@ class GenerateAndTest:
             for layer in self._layers:
                 layer.fold_with = self._f_hat_of_next_step
         if compiled:
-            self._measure_with(_compiled_statistics())
+            with suppress(ModuleNotFoundError):  # without Numba
+                from cbp_ray.compiled.statistics import CompiledStatistics
+
+                self._magnitudes.statistics = statistics = CompiledStatistics()
+                for layer in self._layers:
+                    layer.statistics = statistics
         self._warned = False
         self._prepared: tuple[Tensor, Sequence[Tensor | None]] | None = None
         self.average_over_replicas: Callable[[Tensor], None] | None = None
         """In data-parallel training: replaces averages over this replica's examples by those over all replicas', in place."""
+
+    def _allocate(self) -> None:
+        """Makes the state beside the weights.
+
+        The averages of all layers stand end to end, so that a step needs few operations: at the sizes of the paper's
+        networks, calling an operation costs more than carrying it out.
+        """
+        last = self._layers[-1]
+        like = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
+        self._average_activation = like  # f
+        self._average_utility = like.clone()  # u
+        self._correction = like.clone()  # 1 - ηᵃ
+        self._one = torch.ones((), dtype=last.dtype, device=last.device)
+        self._observed = torch.stack([like, like])
+        self._mean, self._activity = self._observed
+        self._f_hat = like.clone()
+        self._f_hats = self._by_layer(self._f_hat)
+        for layer in self._layers:
+            layer.mean, layer.activity = self._mean[layer.at], self._activity[layer.at]
 
     @property
     def layers(self) -> list[str]:
@@ -234,10 +251,19 @@ class GenerateAndTest:
 
     def _replace_least(self, units: Population, count: int, report: StepReport) -> None:
         """Replaces up to `count` eligible units with the smallest utility."""
-        utility = report.utility_of(units)
+        utility = report._utilities(units)
         eligible = torch.from_numpy(self.steps - self._birth[units.at] > self.settings.maturity_threshold).to(utility.device)
         index = select(utility, eligible, count)
-        self._count_nonfinite(units, utility, eligible)
+        nonfinite = int((eligible & ~utility.isfinite()).sum())
+        units.nonfinite += nonfinite
+        if nonfinite and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"GenerateAndTest: step {self.steps}: {nonfinite} of {units.count} units in layer {units.name!r} have a "
+                "utility that is not finite and can't be replaced; see .nonfinite (this is said once)",
+                RuntimeWarning,
+                stacklevel=4,
+            )
         if len(index) == 0:
             return
         report.replaced[units.name] = index.tolist()
@@ -275,12 +301,8 @@ class GenerateAndTest:
         layer = units.layer
         if not layer.needs.magnitude_in:
             return []
-        fed = [(self._owners.get(consumer.module.weight), consumer.columns) for consumer in layer.consumers]
-        return [
-            (later.populations[units.run or 0], columns)
-            for later, columns in fed
-            if later is not None and later.number > layer.number
-        ]
+        fed = [(self._owners.get(c.module.weight, layer), c.columns) for c in layer.consumers]
+        return [(later.populations[units.run or 0], columns) for later, columns in fed if later.number > layer.number]
 
     def _count_due(self, units: Population) -> int:
         """How many units of the layer are to be replaced in this step, as far as enough are eligible."""
@@ -295,9 +317,7 @@ class GenerateAndTest:
         if settings.replacement == "bernoulli":
             return count_bernoulli(settings.replacement_rate, exposed, units.seed, self.steps - 1, units.layer.number)
         units.exposure += exposed
-        if exposed == 0:
-            return 0
-        return count_accumulated(settings.replacement_rate, units.exposure, units.replaced)
+        return count_accumulated(settings.replacement_rate, units.exposure, units.replaced) if exposed else 0
 
     def _replace(self, units: Population, index: Tensor) -> None:
         """The generator: the one place where weights and optimizer state change."""
@@ -340,47 +360,16 @@ class GenerateAndTest:
     def _f_hat_of_next_step(self, layer: WatchedLayer) -> Tensor | None:
         return self._prepare()[1][layer.number]
 
-    def _allocate(self) -> None:
-        """Makes the state beside the weights.
-
-        The averages of all layers stand end to end, so that a step needs few operations: at the sizes of the paper's
-        networks, calling an operation costs more than carrying it out.
-        """
-        last = self._layers[-1]
-        like = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
-        self._average_activation = like  # f
-        self._average_utility = like.clone()  # u
-        self._correction = like.clone()  # 1 - ηᵃ
-        self._one = torch.ones((), dtype=last.dtype, device=last.device)
-        self._observed = torch.stack([like, like])
-        self._mean, self._activity = self._observed
-        self._f_hat = like.clone()
-        self._f_hats = self._by_layer(self._f_hat)
-        for layer in self._layers:
-            layer.mean, layer.activity = self._mean[layer.at], self._activity[layer.at]
-
     def _follow_device(self) -> bool:
         """Moves the state to where the weights went (`model.to(device)` after construction). Returns whether they had moved."""
         device = self._layers[0].device
-        moved = device != self._correction.device
-        if moved:
-            state = self._average_activation, self._average_utility, self._correction
-            self._allocate()
-            self._average_activation, self._average_utility, self._correction = (tensor.to(device) for tensor in state)
-            self._magnitudes.allocate()
-        return moved
-
-    def _count_nonfinite(self, units: Population, utility: Tensor, eligible: Tensor) -> None:
-        count = int((eligible & ~utility.isfinite()).sum())
-        units.nonfinite += count
-        if count and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"GenerateAndTest: step {self.steps}: {count} of {units.count} units in layer {units.name!r} have a utility "
-                "that is not finite and can't be replaced; see .nonfinite (this is said once)",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+        if device == self._correction.device:
+            return False
+        state = self._average_activation, self._average_utility, self._correction
+        self._allocate()
+        self._average_activation, self._average_utility, self._correction = (tensor.to(device) for tensor in state)
+        self._magnitudes.allocate()
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs besides the model's and the optimizer's states; safe for `weights_only=True`."""
@@ -424,12 +413,6 @@ class GenerateAndTest:
             units.layer.distribution = Distribution(**saved_layer["distribution"])
         self.forget_forwards()
 
-    def _measure_with(self, statistics: Statistics | None) -> None:
-        """Lets something else than torch's operations measure what it can, to rounding the same."""
-        self._magnitudes.statistics = statistics
-        for layer in self._layers:
-            layer.statistics = statistics
-
     def forget_forwards(self) -> None:
         """Drops what was seen since the last step, for example a forward pass on other data than the next update's."""
         for layer in self._layers:
@@ -440,14 +423,6 @@ class GenerateAndTest:
         for layer in self._layers:
             layer.hook.remove()
             layer.forget_forwards()
-
-
-def _compiled_statistics() -> Statistics | None:
-    try:
-        from cbp_ray.compiled.statistics import CompiledStatistics
-    except ModuleNotFoundError:  # without Numba
-        return None
-    return CompiledStatistics()
 
 
 def _estimate_at(average: Tensor, correction: Tensor | None, units: Population) -> Tensor:

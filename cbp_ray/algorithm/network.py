@@ -19,101 +19,24 @@ from cbp_ray.errors import InputError
 
 NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, OnlineNorm)
 
+_Modules = tuple[type[nn.Module], ...]
+_NAMED_IN_LOWER_CASE: _Modules = (nn.Tanh, nn.Sigmoid, nn.ReLU, nn.ELU, nn.GELU, nn.SELU, nn.CELU, nn.Mish, nn.Softplus)
+_NAMED_IN_LOWER_CASE += (nn.Softsign, nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid)
 ACTIVATION_MODULES: dict[type[nn.Module], str] = {
-    nn.Tanh: "tanh",
-    nn.Sigmoid: "sigmoid",
-    nn.ReLU: "relu",
-    nn.LeakyReLU: "leaky_relu",
-    nn.ELU: "elu",
-    nn.SiLU: "swish",
-    nn.GELU: "gelu",
-    nn.SELU: "selu",
-    nn.CELU: "celu",
-    nn.Mish: "mish",
-    nn.Softplus: "softplus",
-    nn.Softsign: "softsign",
-    nn.Hardtanh: "hardtanh",
-    nn.ReLU6: "relu6",
-    nn.Hardswish: "hardswish",
-    nn.Hardsigmoid: "hardsigmoid",
-    nn.LogSigmoid: "logsigmoid",
+    **{module: module.__name__.lower() for module in _NAMED_IN_LOWER_CASE},
+    **{nn.LeakyReLU: "leaky_relu", nn.SiLU: "swish"},
 }
-PASSING_MODULES = (
-    nn.Identity,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.AlphaDropout,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-)
-
 ACTIVATION_FUNCTIONS: dict[Any, str] = {
-    torch.tanh: "tanh",
-    F.tanh: "tanh",
-    "tanh": "tanh",
-    torch.sigmoid: "sigmoid",
-    F.sigmoid: "sigmoid",
-    "sigmoid": "sigmoid",
-    torch.relu: "relu",
-    F.relu: "relu",
-    "relu": "relu",
-    F.leaky_relu: "leaky_relu",
-    F.elu: "elu",
-    F.silu: "swish",
-    F.gelu: "gelu",
-    F.selu: "selu",
-    F.celu: "celu",
-    F.mish: "mish",
-    F.softplus: "softplus",
-    F.softsign: "softsign",
-    F.hardtanh: "hardtanh",
-    F.relu6: "relu6",
-    F.hardswish: "hardswish",
-    F.logsigmoid: "logsigmoid",
+    **{getattr(F, "silu" if name == "swish" else name): name for name in ACTIVATION_MODULES.values()},
+    **{torch.tanh: "tanh", torch.sigmoid: "sigmoid", torch.relu: "relu"},
+    **{method: method for method in ("tanh", "sigmoid", "relu")},
 }
-PASSING_FUNCTIONS: set[Any] = {
-    F.dropout,
-    F.max_pool2d,
-    F.avg_pool2d,
-    F.adaptive_avg_pool2d,
-    torch.abs,
-    torch.neg,
-    operator.neg,
-    "contiguous",
-    "float",
-    "double",
-    "half",
-    "to",
-    "type_as",
-    "clone",
-    "detach",
-    torch.clone,
-    torch.detach,
-}
-COMBINING_FUNCTIONS: set[Any] = {
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.iadd,
-    operator.imul,
-    torch.add,
-    torch.sub,
-    torch.mul,
-    torch.div,
-    "add",
-    "add_",
-    "sub",
-    "mul",
-    "mul_",
-    "div",
-}
-FLATTENING_FUNCTIONS: set[Any] = {torch.flatten, "flatten"}
-RESHAPING_FUNCTIONS: set[Any] = {torch.reshape, "view", "reshape"}
-SHAPE_FUNCTIONS: set[Any] = {"size", "dim"}
+PASSING_MODULES: _Modules = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+PASSING_MODULES += (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+PASSING_FUNCTIONS: set[Any] = {F.dropout, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, torch.abs, torch.neg, operator.neg}
+PASSING_FUNCTIONS |= {torch.clone, torch.detach, "clone", "detach", "contiguous", "float", "double", "half", "to", "type_as"}
+COMBINING_FUNCTIONS: set[Any] = {torch.add, torch.sub, torch.mul, torch.div, "add", "add_", "sub", "mul", "mul_", "div"}
+COMBINING_FUNCTIONS |= {operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.imul}
 SHAPE_ATTRIBUTES = {"shape", "ndim", "dtype", "device"}
 
 
@@ -154,13 +77,9 @@ class _Tracer(fx.Tracer):
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside `torch.compile`'s and DistributedDataParallel's wrappers."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)  # torch.compile; naming its class would import all of dynamo
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
+    # The first is torch.compile's; naming its class would import all of dynamo.
+    inner = getattr(model, "_orig_mod", model.module if isinstance(model, nn.parallel.DistributedDataParallel) else None)
+    return unwrap(inner) if isinstance(inner, nn.Module) else model
 
 
 def find_hidden_layers(model: nn.Module) -> list[HiddenLayer]:
@@ -204,31 +123,32 @@ class _GraphReader:
                         units.is_output = True
                 case _:
                     self.flows[node] = None
-        hidden = [units for units in self.found.values() if units.outgoing]
-        for units in hidden:
-            if units.is_output:
+        hidden = []
+        for units in self.found.values():
+            if units.outgoing and units.is_output:
                 raise InputError(
                     f"model: the units of {units.unit!r} feed {units.outgoing[0]!r} and are also an output of the "
                     "network, which a replacement would change; give the layers to replace explicitly with layers=[...]"
                 )
-        return [
-            HiddenLayer(
-                units.unit,
-                tuple(units.outgoing),
-                tuple(units.norms),
-                units.activations[0] if len(units.activations) == 1 else None if units.activations else "linear",
-            )
-            for units in hidden
-        ]
+            if units.outgoing:
+                activation = units.activations[0] if len(units.activations) == 1 else None if units.activations else "linear"
+                hidden.append(HiddenLayer(units.unit, tuple(units.outgoing), tuple(units.norms), activation))
+        return hidden
 
     def through_module(self, node: fx.Node, inputs: list[_Units]) -> _Units | None:
         name = str(node.target)
         module = self.modules[name]
+        if name in self.found or any(name in units.norms for units in self.found.values()):
+            raise InputError(f"model: {name!r} is used more than once in a forward pass; tied weights can't be reset")
         if isinstance(module, UNIT_MODULES):
-            if name in self.found:
-                raise InputError(f"model: {name!r} is used more than once in a forward pass; tied weights can't be reset")
             for units in inputs:
-                self.check_layout(units, name, flat=self.is_flat(node))
+                # A Linear reads the last dimension: behind a Conv2d those are units only after a flatten.
+                conv_feeds_linear = isinstance(self.modules[units.unit], nn.Conv2d) and isinstance(module, nn.Linear)
+                if conv_feeds_linear and not self.is_flat(node):
+                    raise InputError(
+                        f"model: {name!r} reads the width of the images from {units.unit!r} and not its channels; "
+                        "put a flatten between them"
+                    )
                 units.outgoing.append(name)
             self.found[name] = _Units(name)
             return self.found[name]
@@ -237,8 +157,6 @@ class _GraphReader:
         units = inputs[0]
         self.pass_on_layout(node)
         if isinstance(module, NORMS):
-            if any(name in other.norms for other in self.found.values()):
-                raise InputError(f"model: {name!r} is used more than once in a forward pass; tied weights can't be reset")
             units.norms.append(name)
         elif type(module) in ACTIVATION_MODULES:
             units.activations.append(ACTIVATION_MODULES[type(module)])
@@ -252,7 +170,7 @@ class _GraphReader:
         return units
 
     def through_function(self, node: fx.Node, inputs: list[_Units]) -> _Units | None:
-        about_shape = node.target in SHAPE_FUNCTIONS or (node.target is getattr and node.args[1] in SHAPE_ATTRIBUTES)
+        about_shape = node.target in ("size", "dim") or (node.target is getattr and node.args[1] in SHAPE_ATTRIBUTES)
         if not inputs or about_shape:
             return None
         units = inputs[0]
@@ -268,11 +186,11 @@ class _GraphReader:
                     "units in a sum or product with others can't be replaced one by one"
                 )
             units.activations.append("combined")  # x·sigmoid(x), say: no activation that has a name
-        elif node.target in FLATTENING_FUNCTIONS:
+        elif node.target in (torch.flatten, "flatten"):
             dims = [node.kwargs.get("start_dim", 0), node.kwargs.get("end_dim", -1)]
             dims[: len(node.args) - 1] = node.args[1:]
             self.flatten(node, units, tuple(dims))
-        elif node.target in RESHAPING_FUNCTIONS:
+        elif node.target in (torch.reshape, "view", "reshape"):
             self.reshape(node, units)
         elif node.target not in PASSING_FUNCTIONS:
             what = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
@@ -310,15 +228,6 @@ class _GraphReader:
                 "apart; use nn.Flatten() or x.view(x.size(0), -1), or give the layers explicitly with layers=[...]"
             )
 
-    def check_layout(self, units: _Units, consumer: str, *, flat: bool) -> None:
-        """A Linear reads the last dimension: behind a Conv2d those are units only after a flatten."""
-        conv_feeds_linear = isinstance(self.modules[units.unit], nn.Conv2d) and isinstance(self.modules[consumer], nn.Linear)
-        if conv_feeds_linear and not flat:
-            raise InputError(
-                f"model: {consumer!r} reads the width of the images from {units.unit!r} and not its channels; "
-                "put a flatten between them"
-            )
-
 
 def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[HiddenLayer]:
     """The layers, once every module that they name is there, has the right kind and shape, and shares no weights.
@@ -346,8 +255,7 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
         unit = _unit_module(modules, layer.unit)
         for name in layer.outgoing:
             consumer = _unit_module(modules, name)
-            inputs = inputs_per_unit(unit, consumer)
-            if inputs is None:
+            if inputs_per_unit(unit, consumer) is None:
                 raise InputError(
                     f"model: {name!r} takes {consumer.weight.shape[1]} inputs"
                     f"{f' in {consumer.groups} groups' if isinstance(consumer, nn.Conv2d) else ''}, "
@@ -395,10 +303,11 @@ def _check_norm(modules: dict[str, nn.Module], name: str, unit: str, units: int)
     norm = modules.get(name)
     if not isinstance(norm, NORMS):
         raise InputError(f"layers: {name!r} must be a norm layer ({', '.join(n.__name__ for n in NORMS)})")
-    unit_module = modules[unit]
-    size = norm.normalized_shape[0] if isinstance(norm, nn.LayerNorm) else None
-    if isinstance(norm, nn.LayerNorm) and isinstance(unit_module, nn.Conv2d) and len(norm.normalized_shape) != 3:
-        raise InputError(f"model: {name!r} normalizes {norm.normalized_shape}, not the channels and positions of {unit!r}")
-    features = size or getattr(norm, "num_features", None) or getattr(norm, "num_channels", None)
+    if isinstance(norm, nn.LayerNorm):
+        features = norm.normalized_shape[0]
+        if isinstance(modules[unit], nn.Conv2d) and len(norm.normalized_shape) != 3:
+            raise InputError(f"model: {name!r} normalizes {norm.normalized_shape}, not the channels and positions of {unit!r}")
+    else:
+        features = norm.num_channels if isinstance(norm, nn.GroupNorm) else norm.num_features
     if features != units:
         raise InputError(f"model: {name!r} normalizes {features} features, but {unit!r} has {units} units")

@@ -26,10 +26,9 @@ def check_same_place(layers: list[WatchedLayer]) -> None:
 
 def check_init(init: Any, names: list[str]) -> None:
     """Refuses distributions of layers that are not there."""
-    if isinstance(init, dict):
-        for name in init:
-            if name not in names:
-                raise InputError(f"init: {name!r} is not a hidden layer; the hidden layers are {', '.join(names)}")
+    for name in init if isinstance(init, dict) else ():
+        if name not in names:
+            raise InputError(f"init: {name!r} is not a hidden layer; the hidden layers are {', '.join(names)}")
 
 
 def optimizers_by_parameter(

@@ -15,11 +15,8 @@ from cbp_ray.randomness import Purpose, uniforms
 def count_accumulated(replacement_rate: float, exposure: int, replaced: int) -> int:
     """Units due, when the fraction of n·ρ is carried from step to step.
 
-    Args:
-      replacement_rate: ρ.
-      exposure: Σ over the steps so far of the units that ρ applies to: all n of the layer in every step in which some unit is
-        eligible (`preset="paper"`), or the eligible ones (`preset="nature2024"`). An integer, so nothing drifts.
-      replaced: units replaced so far.
+    `exposure` is Σ over the steps so far of the units that ρ applies to: all n of the layer in every step in which some unit
+    is eligible (`preset="paper"`), or the eligible ones (`preset="nature2024"`). An integer, so nothing drifts.
     """
     return math.floor(replacement_rate * exposure) - replaced
 
@@ -38,24 +35,18 @@ def select(utility: Tensor, eligible: Tensor, count: int) -> Tensor:
     Fewer, if there are fewer. A unit whose utility is not finite is never selected.
     """
     candidates = eligible & utility.isfinite()
-    available = int(candidates.sum())
-    order = torch.where(candidates, utility, torch.inf).argsort(stable=True)
-    return order[: min(count, available)]
+    return torch.where(candidates, utility, torch.inf).argsort(stable=True)[: min(count, int(candidates.sum()))]
 
 
 def random_utility(units: int, seed: int, layer: int, replaced: int) -> NDArray[np.float64]:
-    """Appendix C's random utility, drawn anew after every replacement: only then can anyone tell."""
+    """Appendix C's random utility, drawn again after every replacement, because only then it matters."""
     return uniforms(seed, Purpose.RANDOM_UTILITY, units, address=(replaced, layer, 0))
 
 
-def new_unit(distribution: Distribution, fan_in: int, seed: int, layer: int, number: int) -> tuple[NDArray[np.float64], float]:
-    """Input weights and bias of the layer's `number`-th new unit, from the layer's own initial distribution."""
-    draws = uniforms(seed, Purpose.NEW_UNIT, fan_in + 1, address=(number, layer, 0))
-    return distribution.weight(draws[:fan_in]), float(distribution.bias(draws[fan_in:])[0])
-
-
 def new_units(distribution: Distribution, fan_in: int, seed: int, layer: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """`new_unit` for several: weights [len(numbers), fan_in] and biases [len(numbers)], float64 on the CPU."""
-    units = [new_unit(distribution, fan_in, seed, layer, number) for number in numbers]
-    weights = np.stack([weight for weight, _ in units])
-    return torch.from_numpy(weights), torch.tensor([bias for _, bias in units], dtype=torch.float64)
+    """Input weights [len(numbers), fan_in] and biases [len(numbers)] of new units, float64 on the CPU.
+
+    Each is a function of its number among the layer's new units and comes from the layer's own initial distribution.
+    """
+    draws = np.stack([uniforms(seed, Purpose.NEW_UNIT, fan_in + 1, address=(number, layer, 0)) for number in numbers])
+    return torch.from_numpy(distribution.weight(draws[:, :-1])), torch.from_numpy(distribution.bias(draws[:, -1]))

@@ -26,10 +26,6 @@ class StepReport:
     _utilities: Callable[[Population], Tensor] = field(repr=False)
     _birth: NDArray[np.int64] = field(repr=False)
 
-    def utility_of(self, units: Population) -> Tensor:
-        """û of some units, as it is compared in this step."""
-        return self._utilities(units)
-
     @property
     def utilities(self) -> dict[str, Tensor]:
         """û of every unit, as it was compared in this step, before any replacement."""

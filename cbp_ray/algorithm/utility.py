@@ -19,28 +19,20 @@ from torch import Tensor
 from cbp_ray.presets import Utility
 
 
-def instantaneous(utility: Utility, activity: Tensor | None, magnitude_out: Tensor, magnitude_in: Tensor) -> Tensor:
-    """What a step adds to a unit's running average, before (1 - η).
+def instantaneous(utility: Utility, activity: Tensor, magnitude_out: Tensor, magnitude_in: Tensor) -> Tensor:
+    """What a step adds to each unit's running average, before (1 - η); `random` has none.
 
-    Args:
-      utility: which one; `random` has no running average.
-      activity: averaged over the step's examples, |h| for `contribution`, |h - f̂| for the two that are corrected by it.
-      magnitude_out: Σₖ|w_{l,i,k}| over all outgoing weights.
-      magnitude_in: Σⱼ|w_{l-1,j,i}| over all incoming weights, without the bias.
-
-    Returns:
-      One number per unit.
+    `activity` is averaged over the step's examples: |h| for `contribution`, |h - f̂| for the two that are corrected by it.
+    `magnitude_in` is without the bias.
     """
     match utility:
         case "weight_magnitude":
             return magnitude_out
         case "contribution" | "mean_corrected_contribution":  # equations 1 and 4
-            assert activity is not None
             return activity * magnitude_out
         case "adaptation":
             return magnitude_in.reciprocal()
         case "overall":  # equation 5
-            assert activity is not None
             return activity * magnitude_out / magnitude_in
         case "random":
             raise ValueError("the random utility has no running average")

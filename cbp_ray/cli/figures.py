@@ -66,7 +66,7 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
       cbp-ray reproduce fig6 --storage s3://bucket/cbp --output figures
     """
     figures = chosen(figure)
-    from cbp_ray.figures.provenance import Reproduction, now
+    from cbp_ray.figures.provenance import Reproduction
     from cbp_ray.figures.reproduce import load_figure
     from cbp_ray.sweeps.sweep import join
 
@@ -91,7 +91,6 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
         failed=failed,
         sweep_seconds=sum(outcome.seconds for outcome in outcomes),
         seconds=time.monotonic() - begun,
-        **now(),
     ).append_to(directory)
     return _conclude(findings, figure, directory)
 

@@ -9,9 +9,8 @@ by Bonferroni, from bootstrap resamples of the runs (`statistics.interval`). The
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
@@ -48,23 +47,15 @@ class Evidence:
     """The settings of a figure, and means over all runs and over resamples of them."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-
-    @cached_property
-    def _weights(self) -> Array:
-        return statistics.resampling_weights(self.settings.runs)
+        self.settings, self._weights = settings, statistics.resampling_weights(settings.runs)
 
     def mean(self, per_run: Array) -> Array:
         """Means [..., 1 + resamples] of per-run values [..., runs]."""
         return np.asarray(per_run[..., : self.settings.runs] @ self._weights.T)
 
-    def total(self, setting: Setting) -> Array:
-        """Total error of one setting."""
-        return self.mean(setting.total)
-
     def totals(self, settings: Settings) -> Array:
         """Total error of several settings, [settings, 1 + resamples]."""
-        return self.mean(settings.totals())
+        return self.mean(np.stack([setting.total for setting in settings]))
 
     def least(self, **properties: Any) -> Array:
         """Total error of the best of several settings, [1 + resamples].
@@ -97,7 +88,7 @@ class Evidence:
         Adjusted is the error divided by that of the linear tracker on the same data. How hard the data are varies slowly
         within a run, and both suffer alike; a linear tracker has no hidden units and so no plasticity to lose.
         """
-        error, linear = _clean(setting, "error"), _clean(self._linear(setting), "error")
+        error, linear = (_clean(one, "error") for one in (setting, self.linear(setting)))
         low, low_linear = statistics.low_point(error, linear)
         late = self.mean(statistics.late(error)) / self.mean(statistics.late(linear))
         return np.asarray(late / (self.mean(low) / self.mean(low_linear)) - 1)
@@ -108,7 +99,8 @@ class Evidence:
         bins = setting.curves.examples <= examples
         return self.mean(statistics.total(setting.error[:, bins], setting.curves.examples[bins]))
 
-    def _linear(self, setting: Setting) -> Setting:
+    def linear(self, setting: Setting) -> Setting:
+        """The linear tracker at its best step size on the data of a setting."""
         return self.settings.best(algorithm="linear", examples=setting.examples)
 
 
@@ -122,11 +114,7 @@ Options = ParamSpec("Options")
 
 def comparison(function: Callable[Concatenate[Evidence, Options], Iterable[Cell]]) -> Callable[Options, Cells]:
     """Lets a comparison with options be called with the options alone; what it gives waits for the evidence."""
-
-    def with_options(*options: Options.args, **named: Options.kwargs) -> Cells:
-        return lambda evidence: function(evidence, *options, **named)
-
-    return with_options
+    return lambda *options, **named: lambda evidence: function(evidence, *options, **named)
 
 
 @dataclass(frozen=True)
@@ -174,10 +162,6 @@ class Finding:
     """Confidence level of the interval of each cell."""
     cells: tuple[CellFinding, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The finding as plain data, for JSON."""
-        return asdict(self)
-
     @property
     def decisive(self) -> CellFinding:
         """The cell that decides: the one with the lowest interval if the claim holds, else the one furthest against it."""
@@ -190,10 +174,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> Finding:
     level = 1 - (1 - LEVEL) / len(cells)
     findings = tuple(_judge(cell, level, evidence.settings.runs) for cell in cells)
     verdicts = {cell.verdict for cell in findings}
-    if Verdict.FAILS in verdicts:
-        verdict = Verdict.FAILS
-    else:
-        verdict = Verdict.HOLDS if verdicts == {Verdict.HOLDS} else Verdict.UNDECIDED
+    verdict = next(worst for worst in (Verdict.FAILS, Verdict.UNDECIDED, Verdict.HOLDS) if worst in verdicts)
     return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, evidence.settings.runs, level, findings)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from cbp_ray.figures import markdown, tables
-from cbp_ray.figures.claims import Finding, Verdict
+from cbp_ray.figures.claims import Verdict
 from cbp_ray.figures.provenance import reproductions
 from cbp_ray.figures.reproduce import Product
 from cbp_ray.results import Store, config_key
@@ -49,9 +49,10 @@ def write_documentation(
     findings = [finding for product in products for finding in product.findings]
     claims = data / f"{name}_claims.json"
     claims.write_text(markdown.claims_json(findings), encoding="utf-8")
-    text = f"{_introduction(name, products, sweeps, storage, figures)}\n\n### Claims\n\n{_counts(findings)}\n\n"
-    text += markdown.claims_table(findings)
-    text += "".join(_section(product, _about(sweep, storage)) for product, sweep in zip(products, sweeps, strict=True))
+    counts = ", ".join(f"{sum(f.verdict is verdict for f in findings)} {markdown.WORDS[verdict]}" for verdict in Verdict)
+    text = f"{_introduction(name, products, sweeps, storage, figures)}\n\n### Claims\n\n"
+    text += f"Of {len(findings)} claims, {counts}.\n\n{markdown.claims_table(findings)}"
+    text += "".join(_section(product, sweep, storage) for product, sweep in zip(products, sweeps, strict=True))
     page = docs / "results.md"
     _replace_part(page, name, text)
     return [*written, bins, claims, page]
@@ -61,11 +62,11 @@ def _introduction(
     name: str, products: Sequence[Product], sweeps: Sequence[Sweep], storage: str | os.PathLike[str], figures: Path
 ) -> str:
     keys = {product.figure.key for product in products}
-    log = [entry for entry in reproductions(figures) if entry.runs and not keys.isdisjoint(entry.figures)]
     lines = [
         f"- `{entry.command}` on {entry.finished}, commit {entry.commit}: {entry.runs:,} runs in {entry.sweep_seconds:.0f} s"
         f" ({entry.seconds:.0f} s with drawing and claims), {entry.cores} cores of {entry.cpu}"
-        for entry in log
+        for entry in reproductions(figures)
+        if entry.runs and not keys.isdisjoint(entry.figures)
     ]
     engine = sum(_engine_seconds(sweep, storage) for sweep in join(sweeps, name))
     return (
@@ -75,18 +76,13 @@ def _introduction(
     )
 
 
-def _counts(findings: Sequence[Finding]) -> str:
-    counts = {verdict: sum(f.verdict is verdict for f in findings) for verdict in Verdict}
-    told = ", ".join(f"{counts[verdict]} {markdown.WORDS[verdict]}" for verdict in Verdict)
-    return f"Of {len(findings)} claims, {told}."
-
-
-def _section(product: Product, about: str) -> str:
-    """What the page of results says of one figure; `about` says how it was made."""
+def _section(product: Product, sweep: Sweep, storage: str | os.PathLike[str]) -> str:
+    """What the page of results says of one figure."""
     figure = product.figure
     number = figure.key.removeprefix("fig")
     text = f"\n### Figure {number}: {figure.title}\n\n![Figure {number}](figures/{figure.key}.png)\n\n"
-    text += f"{figure.what}. {about}\n"
+    text += f"{figure.what}. {_scale(sweep)}{len(sweep.configurations)} settings, {len(sweep.seeds)} runs each: "
+    text += f"{_engine_seconds(sweep, storage):.0f} s of CPU time, some of it shared with other figures.\n"
     best = [row for row in product.rows if row["best"]]
     # What is the same in all rows stands in the text above.
     told = [name for name in best[0] if len({str(row[name]) for row in best}) > 1]
@@ -100,13 +96,6 @@ def _section(product: Product, about: str) -> str:
 
 def _folded(summary: str, text: str) -> str:
     return f"\n<details><summary>{summary}</summary>\n\n{text}\n</details>\n"
-
-
-def _about(sweep: Sweep, storage: str | os.PathLike[str]) -> str:
-    return (
-        f"{_scale(sweep)}{len(sweep.configurations)} settings, {len(sweep.seeds)} runs each: "
-        f"{_engine_seconds(sweep, storage):.0f} s of CPU time, some of it shared with other figures."
-    )
 
 
 def _scale(sweep: Sweep) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cbp_ray.activations import ACTIVATIONS
@@ -13,20 +14,19 @@ WORDS = {Verdict.HOLDS: "hold", Verdict.FAILS: "fail", Verdict.UNDECIDED: "are u
 """Verdicts in a sentence about several claims."""
 MARKS = {Verdict.HOLDS: "holds", Verdict.FAILS: "**fails**", Verdict.UNDECIDED: "undecided"}
 """Verdicts in a table."""
-DIGITS = 4
 
 
 def claims_json(findings: Iterable[Finding]) -> str:
     """Everything that is known of the findings."""
-    return json.dumps([finding.as_dict() for finding in findings], indent=2, ensure_ascii=False) + "\n"
+    return json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False) + "\n"
 
 
 def claims_markdown(findings: Sequence[Finding]) -> str:
     """A table of the claims, then every comparison of each."""
     text = claims_table(findings)
     for finding in findings:
-        text += f"\n### {finding.key}: {finding.verdict}\n\n> {finding.quote}\n\n{finding.definition}\n\n"
-        text += cells_table(finding)
+        title = f"{finding.key}: {finding.verdict}"
+        text += f"\n### {title}\n\n> {finding.quote}\n\n{finding.definition}\n\n{cells_table(finding)}"
     return text
 
 
@@ -74,7 +74,7 @@ def _value(column: str, value: Any) -> str:
         return methods()[value].label
     if column == "activation" and value is not None:
         return ACTIVATIONS[value].label
-    return str(rounded(value, DIGITS)).replace("_", " ")
+    return str(rounded(value, 4)).replace("_", " ")
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

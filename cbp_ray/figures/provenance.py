@@ -4,9 +4,8 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cbp_ray.sweeps.provenance import commit, cpu_model
 
@@ -16,7 +15,7 @@ LOG = "reproductions.jsonl"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """One call of `cbp-ray reproduce`."""
+    """One call of `cbp-ray reproduce`; the last four are read off the machine."""
 
     command: str
     figures: list[str]
@@ -31,10 +30,10 @@ class Reproduction:
     """Wall-clock time of the sweeps."""
     seconds: float
     """Wall-clock time of everything, drawing and claims included."""
-    commit: str
-    cpu: str
-    cores: int
-    finished: str
+    commit: str = field(default_factory=commit)
+    cpu: str = field(default_factory=cpu_model)
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    finished: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
 
     def append_to(self, directory: Path) -> None:
         """Adds a line to the log in a folder of figures."""
@@ -48,9 +47,3 @@ def reproductions(directory: Path) -> list[Reproduction]:
     with contextlib.suppress(FileNotFoundError):
         return [Reproduction(**json.loads(line)) for line in (directory / LOG).read_text(encoding="utf-8").splitlines()]
     return []
-
-
-def now() -> dict[str, Any]:
-    """The part of a `Reproduction` that is read off the machine."""
-    finished = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return {"commit": commit(), "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "finished": finished}

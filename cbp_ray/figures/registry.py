@@ -4,14 +4,9 @@ from cbp_ray.errors import InputError
 from cbp_ray.figures import bit_flipping, permuted_mnist, slippery_ant
 from cbp_ray.figures.figure import Figure
 
-
-def _place(figure: Figure) -> tuple[int, str]:
-    """Where a figure stands in the paper: 17a after 9."""
-    number = figure.key.removeprefix("fig")
-    return int(number.rstrip("ab")), number
-
-
-_ALL = sorted((*bit_flipping.FIGURES, *permuted_mnist.FIGURES, *slippery_ant.FIGURES), key=_place)
+_ALL = [*bit_flipping.FIGURES, *permuted_mnist.FIGURES, *slippery_ant.FIGURES]
+# In the order of the paper: 17a after 9.
+_ALL.sort(key=lambda figure: (int(figure.key[3:].rstrip("ab")), figure.key))
 
 FIGURES: dict[str, Figure] = {figure.key: figure for figure in _ALL}
 """Every figure by its key, in the order of the paper."""

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from cbp_ray.experiments import Curves, OnlineConfig
     from cbp_ray.problems import Problem
 
-_WORDS = {
-    "step_size": "step size {:g}",
-    "task_length": "change every {:,}",
-    "width": "width {}",
-}
+_WORDS = {"step_size": "step size {:g}", "task_length": "change every {:,}", "width": "width {}"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,10 @@ class Setting:
         """Value of the setting that sensitivity figures sweep, which the method names; else the step size."""
         method = self.config.algorithm
         return self.step_size if method.swept is None else float(getattr(method, method.swept))
+
+    def has(self, **properties: Any) -> bool:
+        """Whether its properties have these values, numbers up to rounding."""
+        return all(_equal(getattr(self, name), wanted) for name, wanted in properties.items())
 
     def in_words(self, name: str) -> str:
         """One of its properties with its value: `step size 0.01`, `change every 10,000`."""
@@ -159,9 +159,6 @@ class Settings:
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._settings)
 
-    def __len__(self) -> int:
-        return len(self._settings)
-
     @property
     def problem(self) -> "Problem":
         """The problem of the first setting, which has the words for all of them."""
@@ -178,7 +175,7 @@ class Settings:
         Raises:
           LookupError: if there are none.
         """
-        found = [one for one in self._settings if all(_equal(getattr(one, key), v) for key, v in properties.items())]
+        found = [one for one in self._settings if one.has(**properties)]
         if not found:
             raise LookupError(f"no setting with {properties}")
         return Settings(sorted(found, key=lambda setting: setting.parameter))
@@ -189,10 +186,10 @@ class Settings:
         Raises:
           LookupError: if there is none, or more than one.
         """
-        found = list(self.select(**properties))
-        if len(found) > 1:
-            raise LookupError(f"{len(found)} settings with {properties}")
-        return found[0]
+        first, *others = self.select(**properties)
+        if others:
+            raise LookupError(f"{1 + len(others)} settings with {properties}")
+        return first
 
     def best(self, **properties: Any) -> Setting:
         """The setting of least total error among those with these properties, as the paper chooses settings."""
@@ -200,22 +197,11 @@ class Settings:
 
     def has(self, **properties: Any) -> bool:
         """Whether there is such a setting."""
-        try:
-            return len(self.select(**properties)) > 0
-        except LookupError:
-            return False
+        return any(setting.has(**properties) for setting in self._settings)
 
     def label(self, algorithm: str) -> str:
         """What a method that is among the settings is called in print."""
         return next(setting.label for setting in self._settings if setting.algorithm == algorithm)
-
-    def totals(self) -> Array:
-        """Total error of every setting and run, [settings, runs]."""
-        return np.stack([setting.total for setting in self._settings])
-
-    def values(self, name: str) -> list[Any]:
-        """The distinct values of a property, in order of appearance."""
-        return list(dict.fromkeys(getattr(setting, name) for setting in self._settings))
 
 
 def _equal(value: Any, wanted: Any) -> bool:

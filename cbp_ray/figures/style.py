@@ -13,21 +13,15 @@ from cbp_ray.methods.method import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.9
 """Size of a panel in inches."""
-DPI = 160
 
-STEP_SIZES: dict[float, dict[str, Any]] = {
-    0.01: {"color": COLOURS["vermilion"]},
-    0.003: {"color": COLOURS["blue"]},
-    0.001: {"color": COLOURS["green"]},
-}
 REPLACEMENT_RATES: list[dict[str, Any]] = [{"color": COLOURS[name]} for name in ("sky", "blue", "purple")]
 """Looks of curves by replacement rate, from the smallest of a figure to the largest."""
 SERIES: list[dict[str, Any]] = [{"color": COLOURS[name]} for name in ("vermilion", "blue", "green")]
 """Looks of curves by the value of anything else, from the smallest to the largest."""
+STEP_SIZES: dict[float, dict[str, Any]] = dict(zip((0.01, 0.003, 0.001), SERIES, strict=True))
 UTILITIES: dict[str, dict[str, Any]] = {
     "overall": {"color": COLOURS["blue"], "marker": "o"},
     "mean_corrected_contribution": {"color": COLOURS["green"], "marker": "D"},
@@ -38,27 +32,15 @@ UTILITIES: dict[str, dict[str, Any]] = {
 }
 
 _SETTINGS: Any = {
-    "font.size": 8,
     "axes.titlesize": 9,
-    "axes.labelsize": 8,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 3.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
+    **dict.fromkeys(("font.size", "axes.labelsize", "legend.fontsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 7),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     "xtick.minor.width": 0.4,
-    "pdf.fonttype": 42,
-    "savefig.dpi": DPI,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **{"grid.color": "#E4E4E4", "grid.linewidth": 0.5, "lines.linewidth": 1.3, "lines.markersize": 3.5},
+    **{"pdf.fonttype": 42, "savefig.dpi": 160},
 }
 
 
@@ -73,15 +55,10 @@ def canvas(rows: int, columns: int, path: Path, width: float = PANEL_WIDTH, heig
         figure = Figure(figsize=(columns * width, rows * height + 0.35), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure.subplots(rows, columns, squeeze=False)
-        save(figure, path)
-
-
-def save(figure: "Canvas", path: Path) -> None:
-    """Writes both files, without dates, so that the same results give the same bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Appended: a name may have a dot in it.
-    figure.savefig(f"{path}.png", metadata={"Software": None})
-    figure.savefig(f"{path}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Without dates, so that the same results give the same bytes. Appended: a name may have a dot in it.
+        figure.savefig(f"{path}.png", metadata={"Software": None})
+        figure.savefig(f"{path}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
 
 
 def legend(panels: Any, beside: bool = False) -> None:

@@ -115,13 +115,9 @@ def sweep_table(settings: Mapping[str, Setting]) -> str:
     rows: list[dict[str, Any]] = []
     for name, setting in settings.items():
         metric, curves = setting.config.problem.performance, setting.curves
-        numbers = zip(
-            curves.examples.tolist(), curves.mean(metric).tolist(), curves.standard_error(metric).tolist(), strict=True
-        )
-        rows += [
-            {"configuration": name, "examples": examples, f"{metric}_mean": mean, f"{metric}_se": error}
-            for examples, mean, error in numbers
-        ]
+        columns = ("configuration", "examples", f"{metric}_mean", f"{metric}_se")
+        numbers = [array.tolist() for array in (curves.examples, curves.mean(metric), curves.standard_error(metric))]
+        rows += [dict(zip(columns, (name, *line), strict=True)) for line in zip(*numbers, strict=True)]
     return tables.to_csv(rows)
 
 

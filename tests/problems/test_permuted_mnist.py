@@ -97,7 +97,7 @@ def dataset(monkeypatch):
     """A data set of one file whose content is "right", from sources to be set."""
 
     def set_sources(*fetches):
-        sources = tuple(mnist_files.Source(f"source {k}", fetch) for k, fetch in enumerate(fetches))
+        sources = {f"source {k}": fetch for k, fetch in enumerate(fetches)}
         about = mnist_files.Dataset("Folder", {"images": "7c4f29407893c334a6cb7a87bf045c0d"}, sources)
         monkeypatch.setitem(mnist_files.DATASETS, "mnist", about)
 

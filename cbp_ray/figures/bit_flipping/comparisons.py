@@ -79,8 +79,8 @@ def rises_or_stays_higher(evidence: Evidence) -> Iterator[Cell]:
         settings = evidence.settings.select(algorithm="bp", activation=activation)
         small = longest(settings.select(step_size=0.001))
         larger = [settings.one(step_size=step) for step in LARGER_STEPS]
-        least = np.min([evidence.total(setting) for setting in larger], axis=0) / evidence.linear_total(larger[0].examples)
-        late = evidence.late(small) / evidence.late(evidence.settings.best(algorithm="linear", examples=small.examples))
+        least = np.min([evidence.mean(one.total) for one in larger], axis=0) / evidence.linear_total(larger[0].examples)
+        late = evidence.late(small) / evidence.late(evidence.linear(small))
         yield Cell(ACTIVATIONS[activation].label, np.maximum(evidence.rise(small) - RISE, late / least - 1))
 
 
@@ -123,7 +123,7 @@ def better_for_a_share(
 def beats_backprop(evidence: Evidence, algorithm: str, activation: str) -> Array:
     """1 where a swept value has a lower total error than BP, else 0; [values, 1 + resamples]."""
     swept = evidence.totals(evidence.settings.select(algorithm=algorithm, activation=activation))
-    plain = evidence.total(evidence.settings.one(algorithm="bp", activation=activation))
+    plain = evidence.mean(evidence.settings.one(algorithm="bp", activation=activation).total)
     return (swept < plain).astype(np.float64)
 
 
@@ -164,8 +164,8 @@ def excess(evidence: Evidence, algorithm: str, activation: str) -> Array:
 def best_utility(evidence: Evidence, first: str, but: Collection[str] = ()) -> Iterator[Cell]:
     """At its best replacement rate, one utility has a lower total error than each of the others, but for some."""
     mine = evidence.least(algorithm="cbp", utility=first)
-    for name in evidence.settings.values("utility"):
-        if name not in (None, first, *but):
+    for name in dict.fromkeys(setting.utility for setting in evidence.settings):
+        if name is not None and name not in (first, *but):
             yield Cell(name.replace("_", " "), 1 - mine / evidence.least(algorithm="cbp", utility=name))
 
 
@@ -198,10 +198,8 @@ def norm_saturates_least(evidence: Evidence) -> Iterator[Cell]:
     """Late in learning, OnlineNorm has fewer saturated features than any other algorithm."""
     norm = evidence.late(evidence.settings.best(algorithm="online_norm"), "saturated")
     for name in ("bp", "l2", "cbp"):
-        yield Cell(
-            f"{evidence.settings.label(name)} - BP+OnlineNorm",
-            evidence.late(evidence.settings.best(algorithm=name), "saturated") - norm,
-        )
+        other = evidence.late(evidence.settings.best(algorithm=name), "saturated")
+        yield Cell(f"{evidence.settings.label(name)} - BP+OnlineNorm", other - norm)
 
 
 def norm_gradient(evidence: Evidence) -> Iterator[Cell]:

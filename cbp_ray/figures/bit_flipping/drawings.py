@@ -161,16 +161,9 @@ def _swept_curve(panel: "Axes", along: Settings, label: str, look: dict[str, Any
     panel.errorbar(x, y, yerr=None if np.isnan(spread).any() else spread, label=label, capsize=1.5, elinewidth=0.8, **look)
     for setting, diverged in shown:
         if diverged:
-            face: dict[str, Any] = {"markerfacecolor": "white", "zorder": 5}
-            panel.plot(setting.parameter, setting.mean_total, color=look["color"], marker=look["marker"], **face)
+            panel.plot(setting.parameter, setting.mean_total, color=look["color"], marker=look["marker"], mfc="white", zorder=5)
     best = min(along, key=lambda setting: setting.mean_total)
-    ring: dict[str, Any] = {
-        "markersize": 8,
-        "markerfacecolor": "none",
-        "markeredgecolor": look["color"],
-        "markeredgewidth": 0.9,
-    }
-    panel.plot(best.parameter, best.mean_total, "o", **ring)
+    panel.plot(best.parameter, best.mean_total, "o", ms=8, mfc="none", mec=look["color"], mew=0.9)
 
 
 def _finish_sensitivity(panel: "Axes", flat: list[float], swept: list[Settings]) -> None:

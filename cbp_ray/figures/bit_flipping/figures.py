@@ -22,10 +22,12 @@ from cbp_ray.figures.bit_flipping.comparisons import ALL, LARGER_STEPS, MAIN, OT
 from cbp_ray.figures.claims import Claim
 from cbp_ray.figures.figure import Figure, drawn_by
 
-RISES = "BP rises for every {}. Value: adjusted late error / low point - 1.05."
+DEGRADES = "{}. Value: adjusted late error / low point - 1.05."
+RISES = DEGRADES.format("BP rises for every {}")
 STABLE = "At its best setting, {} is stable. Value: 1.05 - adjusted late error / low point."
 LOWER = "Total error at the best settings, {}. Value: 1 - ratio of the two."
 SHARE = "Of the swept values, more than {} have a lower total error than BP. Value: fraction - {}."
+UTILITY = "Total error at the best replacement rate of each utility, {}. Value: 1 - ratio."
 SENSITIVITY = (
     "Mean of total error / least total error - 1 over the other settings within a factor of 10 of the best one, "
     "larger for L2 than for CBP. Value: the difference."
@@ -80,8 +82,7 @@ FIGURES = (
             Claim(
                 "fig6.online-norm-degrades",
                 "BP+OnlineNorm is not stable for any of the activations as its performance degrades over time.",
-                "At its best setting, BP+OnlineNorm rises with tanh and with ReLU. Value: adjusted late error / low point - "
-                "1.05.",
+                DEGRADES.format("At its best setting, BP+OnlineNorm rises with tanh and with ReLU"),
                 compare.stability(["online_norm"], MAIN, stable=False),
             ),
             Claim(
@@ -93,7 +94,7 @@ FIGURES = (
             Claim(
                 "fig6.l2-degrades-relu",
                 "... but not the ReLU network.",
-                "At its best setting, BP+L2 rises with ReLU. Value: adjusted late error / low point - 1.05.",
+                DEGRADES.format("At its best setting, BP+L2 rises with ReLU"),
                 compare.stability(["l2"], ["relu"], stable=False),
             ),
             Claim(
@@ -201,8 +202,7 @@ FIGURES = (
             Claim(
                 "fig14.others-degrade",
                 "... the performance of all the other algorithms degrade over time.",
-                "BP, and BP+OnlineNorm at its best setting, rise with every other activation. Value: adjusted late error / "
-                "low point - 1.05.",
+                DEGRADES.format("BP, and BP+OnlineNorm at its best setting, rise with every other activation"),
                 compare.stability(["bp", "online_norm"], OTHERS, stable=False),
             ),
             Claim(
@@ -297,15 +297,13 @@ FIGURES = (
                 "fig17a.overall-best",
                 "The overall utility measure performs better than all other measures of utility including the "
                 "weight-magnitude based utility and random utility.",
-                "Total error at the best replacement rate of each utility, the overall utility below every other. Value: 1 - "
-                "ratio.",
+                UTILITY.format("the overall utility below every other"),
                 compare.best_utility("overall"),
             ),
             Claim(
                 "fig17a.mean-corrected-second",
                 "Next we compared the two best performing utility measures, overall and mean-corrected contribution.",
-                "Total error at the best replacement rate of each utility, the mean-corrected contribution below every other "
-                "but the overall utility. Value: 1 - ratio.",
+                UTILITY.format("the mean-corrected contribution below every other but the overall utility"),
                 compare.best_utility("mean_corrected_contribution", but=["overall"]),
             ),
         ),

@@ -1,21 +1,21 @@
 """The Slippery Ant figures. Their sweeps run with `cbp-ray run`; they have no drawings and no claims yet."""
 
+from functools import partial
+
 from cbp_ray.figures.figure import Figure
 
-SLIPPERY_ANT = "slippery-ant"
+_figure = partial(Figure, problem="slippery-ant")
 
 FIGURES = (
-    Figure(
+    _figure(
         key="fig9",
-        problem=SLIPPERY_ANT,
         title="Continual PPO on Slippery Ant",
         what="PPO, PPO+L2 and Continual PPO: episodic return, bins of 40,000 time-steps",
         grid="6 pairs of replacement rate and maturity threshold, weight decay 1e-3 to 1e-6 (appendix D)",
         claim="late in learning, Continual PPO is better than PPO+L2, and PPO+L2 better than PPO",
     ),
-    Figure(
+    _figure(
         key="fig17b",
-        problem=SLIPPERY_ANT,
         title="Two utilities on Slippery Ant",
         what="Continual PPO with the overall and the mean-corrected contribution utility",
         grid="the settings of fig9",

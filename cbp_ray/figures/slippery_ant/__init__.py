@@ -1,3 +1,0 @@
-"""The figures about Slippery Ant."""
-
-from cbp_ray.figures.slippery_ant.figures import FIGURES as FIGURES
