@@ -13,6 +13,7 @@ from cbp_ray.methods.method import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 PANEL_WIDTH, PANEL_HEIGHT = 2.35, 1.9
 """Size of a panel in inches."""
@@ -55,10 +56,15 @@ def canvas(rows: int, columns: int, path: Path, width: float = PANEL_WIDTH, heig
         figure = Figure(figsize=(columns * width, rows * height + 0.35), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure.subplots(rows, columns, squeeze=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Without dates, so that the same results give the same bytes. Appended: a name may have a dot in it.
-        figure.savefig(f"{path}.png", metadata={"Software": None})
-        figure.savefig(f"{path}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
+        save(figure, path)
+
+
+def save(figure: "Canvas", path: Path) -> None:
+    """Writes a PNG and a PDF without dates, so that the same results give the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Appended: a name may have a dot in it.
+    figure.savefig(f"{path}.png", metadata={"Software": None})
+    figure.savefig(f"{path}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
 
 
 def legend(panels: Any, beside: bool = False) -> None:

@@ -152,7 +152,7 @@ def test_checkpoint_files_are_atomic_and_plain(tmp_path):
         ({"optimizer": {"name": "sgd", "step_size": "big"}}, "optimizer.step_size"),
         ({"optimizer": {"name": "sgd", "step_size": float("nan")}}, "optimizer.step_size"),
         ({"optimizer": {"name": "sgd", "step_size": True}}, "optimizer.step_size"),
-        ({"problem": {"flipping_bits": 30}}, "problem"),
+        ({"problem": {"flipping_bits": 30}}, "problem.flipping_bits"),
         ({"problem": {"flip_bits": 3}}, "problem.flip_bits"),
         ({"problem": {"cbp": 1}}, "problem.cbp"),
         ({"problem": {"beta": True}}, "problem.beta"),

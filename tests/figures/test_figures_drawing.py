@@ -82,7 +82,7 @@ def test_a_figure_has_its_files_and_its_claims(key: str, tmp_path: Path) -> None
     assert {finding.verdict for finding in product.findings} == {Verdict.HOLDS}
     assert (tmp_path / f"{key}.png").stat().st_size > 20_000
     with open(tmp_path / f"{key}.csv", encoding="utf-8") as file:
-        assert len(list(csv.DictReader(file))) == len(product.settings)
+        assert len(list(csv.DictReader(file))) == len(list(product.settings))
 
 
 @pytest.mark.parametrize("key", AVAILABLE)
