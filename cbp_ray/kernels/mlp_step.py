@@ -293,10 +293,11 @@ def adam_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any,
             delta, w = load_at(scratch.delta, above + i), load_at(state.weights, row + i)
             dot = multiply_add(w, delta, dot)
             column_1, column_2 = load_at(scratch.inverse_1, above + i), load_at(scratch.inverse_2, above + i)
+            gradient = delta * x
             larger_1 = where_greater(column_1, scale_1, column_1, scale_1)
             larger_2 = where_greater(column_2, scale_2, column_2, scale_2)
             moments = state.first, state.second
-            w = adam(state.weights, *moments, choices, numbers, row + i, delta * x, larger_1, larger_2)
+            w = adam(state.weights, *moments, choices, numbers, row + i, gradient, larger_1, larger_2)
             if sums_in or sums_out:
                 size = absolute(w)
             if sums_in:
