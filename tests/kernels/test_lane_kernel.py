@@ -42,7 +42,7 @@ TINY = {"inputs": 4, "flipping_bits": 2, "flip_period": 700, "target_units": 10}
 UTILITIES = ("random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall")
 
 
-def make_config(algorithm, optimizer="sgd", activation="tanh", examples=20_000, dtype="float64", **problem):
+def make_config(algorithm, optimizer="sgd", activation="tanh", examples=8_000, dtype="float64", **problem):
     step = OPTIMIZERS[optimizer]
     if algorithm == "online_norm":
         # At larger steps OnlineNorm is chaotic here: the oracle parts from itself after a change of 1e-15 in one weight.
@@ -54,7 +54,7 @@ def make_config(algorithm, optimizer="sgd", activation="tanh", examples=20_000, 
             "algorithm": ALGORITHMS.get(algorithm, algorithm) if isinstance(algorithm, str) else algorithm,
             "optimizer": step,
             "examples": examples,
-            "bin_size": 5_000,
+            "bin_size": 2_000,
             "dtype": dtype,
         }
     )
