@@ -90,6 +90,7 @@ def test_one_runner_and_tensorboard(tmp_path: Path) -> None:
     assert [event.value for event in logged] == pytest.approx([SCHEDULE.friction(step) for step in steps])
 
 
+@pytest.mark.long  # two minutes, most of which RLlib waits for the runner that died
 def test_a_runner_dies_while_it_samples_and_the_run_goes_on_with_other_numbers_of_runners(tmp_path: Path) -> None:
     algorithm = build(2, 1, dying_runner=2, dies=str(tmp_path / "died"))
     # Runner 2 dies with 50 of its 120 steps made. The other makes two shares; what it returned counts, what was lost does not.
