@@ -53,7 +53,7 @@ def run() -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> str:
-    """For people."""
+    """The result as lines for people to read."""
     return "\n".join(
         [
             f"SlipperyAnt-v0    {result['steps_per_second']:>7,.0f} steps/s",

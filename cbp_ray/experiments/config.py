@@ -92,7 +92,7 @@ class OnlineConfig(Model):
     problem: Annotated[SerializeAsAny[Problem], ByName(lambda: PROBLEMS)]
     """Where examples come from. Unset: Bit-Flipping."""
     network: NetworkConfig
-    """What learns."""
+    """The network that learns."""
     algorithm: Annotated[SerializeAsAny[Method], ByName(methods)]
     """How it learns."""
     optimizer: Annotated[SerializeAsAny[OptimizerConfig], ByName(lambda: OPTIMIZERS)]

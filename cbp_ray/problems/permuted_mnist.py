@@ -45,7 +45,7 @@ class PermutedMnistConfig(Problem):
     name: Literal["permuted_mnist"] = "permuted_mnist"
     """Name of the problem in configs."""
     dataset: Literal["mnist"] = "mnist"
-    """Which images."""
+    """Name of the data set that the images come from."""
     task_length: Count = IMAGES
     """Examples between two changes of the permutation; the data set has 60,000."""
 

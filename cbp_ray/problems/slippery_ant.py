@@ -41,9 +41,9 @@ class SlipperyAntConfig(Problem):
     friction_period: Count = 10_000_000
     """Time-steps between two changes of the friction."""
     friction_low: Positive = 1e-4
-    """Least friction."""
+    """Smallest friction that a change can bring."""
     friction_high: Positive = 1e4
-    """Largest friction."""
+    """Largest friction that a change can bring."""
     friction_initial: Positive = 1.5
     """Friction until the first change."""
     iteration_size: Count = 4096

@@ -91,7 +91,7 @@ class Event:
     `interrupted`, `warning`, `end`."""
 
     kind: str
-    """What happened."""
+    """Name of what happened, see above."""
     totals: Totals
     """Where the sweep is."""
     about: dict[str, Any] = field(default_factory=dict)
