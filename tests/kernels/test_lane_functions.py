@@ -1,6 +1,7 @@
 """Activations and arithmetic on lanes: their largest errors, stated and checked."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,16 +136,25 @@ def test_a_read_only_installation_compiles_without_a_cache(monkeypatch):
 @pytest.fixture
 def copied_sources(tmp_path, monkeypatch):
     """Copies of all that is compiled, for tests to change."""
-    shutil.copytree(compilation.KERNELS, tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(compilation.RANDOMNESS, tmp_path)
-    monkeypatch.setattr(compilation, "KERNELS", tmp_path / "kernels")
-    monkeypatch.setattr(compilation, "RANDOMNESS", tmp_path / "randomness.py")
+    for name in ("KERNELS", "COMPILED"):
+        source = getattr(compilation, name)
+        copy = shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+        monkeypatch.setattr(compilation, name, copy)
+    monkeypatch.setattr(compilation, "LEAVES", [Path(shutil.copy(leaf, tmp_path)) for leaf in compilation.LEAVES])
     monkeypatch.setattr(compilation, "source_fingerprint", compilation.source_fingerprint.__wrapped__)
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    "changed", ["kernels/lanes.py", "kernels/bit_stream.py", "kernels/lane_step.py", "kernels/rules.py", "randomness.py"]
+    "changed",
+    [
+        "kernels/lanes.py",
+        "kernels/bit_stream.py",
+        "kernels/lane_step.py",
+        "kernels/rules.py",
+        "compiled/adam.py",
+        "randomness.py",
+    ],
 )
 def test_every_compiled_source_is_part_of_the_fingerprint(copied_sources, changed):
     before = compilation.source_fingerprint()
