@@ -13,7 +13,7 @@ from cbp_ray_benchmarks.cores import METHODS, one_core
 
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
-from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun
+from cbp_ray.experiments.engines.torch_permuted_mnist import MnistRun, take
 
 EXAMPLES = {100: (6000, 250), 2000: (250, 25)}
 """By width: examples per repeat of the kernel and of torch."""
@@ -51,7 +51,7 @@ class Case:
         """One measurement of each engine: learning, with the data at hand."""
         kernel_examples, torch_examples = EXAMPLES[self.width]
         if self.torch is not None:
-            xs, ys = self.torch.take(torch_examples, start=WARM_UP)
+            xs, ys = take(self.torch, self.torch.problem, torch_examples)
             start = time.thread_time()
             for t in range(torch_examples):
                 self.torch.learn(xs[t : t + 1], ys[t : t + 1])
