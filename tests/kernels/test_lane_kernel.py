@@ -30,7 +30,7 @@ from cbp_ray.kernels.lanes import WIDTH
 
 HERE = Path(__file__).parent
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
-CBP = {"name": "cbp", "replacement_rate": 1e-3, "maturity_threshold": 20}
+CBP = {"name": "cbp", "replacement_rate": 3e-3, "maturity_threshold": 20}
 ALGORITHMS = {
     "bp": {"name": "bp"},
     "l2": {"name": "l2", "weight_decay": 1e-3},
@@ -38,11 +38,11 @@ ALGORITHMS = {
     "cbp": CBP,
 }
 OPTIMIZERS = {"sgd": {"name": "sgd", "step_size": 0.01}, "adam": {"name": "adam", "step_size": 0.003}}
-TINY = {"inputs": 4, "flipping_bits": 2, "flip_period": 700, "target_units": 10}
+TINY = {"inputs": 4, "flipping_bits": 2, "flip_period": 400, "target_units": 10}
 UTILITIES = ("random", "weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall")
 
 
-def make_config(algorithm, optimizer="sgd", activation="tanh", examples=8_000, dtype="float64", **problem):
+def make_config(algorithm, optimizer="sgd", activation="tanh", examples=3_000, dtype="float64", **problem):
     step = OPTIMIZERS[optimizer]
     if algorithm == "online_norm":
         # At larger steps OnlineNorm is chaotic here: the oracle parts from itself after a change of 1e-15 in one weight.
@@ -54,7 +54,7 @@ def make_config(algorithm, optimizer="sgd", activation="tanh", examples=8_000, d
             "algorithm": ALGORITHMS.get(algorithm, algorithm) if isinstance(algorithm, str) else algorithm,
             "optimizer": step,
             "examples": examples,
-            "bin_size": 2_000,
+            "bin_size": 1_000,
             "dtype": dtype,
         }
     )

@@ -66,8 +66,8 @@ def compare_with_oracle(config, seed=5, least_replaced=20):
 @pytest.mark.parametrize(("algorithm", "optimizer", "activation"), list(itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)))
 def test_kernel_equals_oracle(algorithm, optimizer, activation):
     long = optimizer == "sgd" and activation in ("relu", "leaky_relu")
-    examples = 3_000 if long else 300  # the oracle's Adam takes 1 ms per example
-    settings = CBP | {"replacement_rate": 3e-3 if long else 0.02} if algorithm == "cbp" else ALGORITHMS[algorithm]
+    examples = 1_000 if long else 300  # the oracle's Adam takes 1 ms per example
+    settings = CBP | {"replacement_rate": 0.01 if long else 0.02} if algorithm == "cbp" else ALGORITHMS[algorithm]
     compare_with_oracle(
         make_config(settings, OPTIMIZERS[optimizer], activation=activation, examples=examples, bin_size=examples // 2)
     )
@@ -90,7 +90,7 @@ def test_many_replacements_with_weight_decay_and_bernoulli_equal_oracle(preset, 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_other_sizes_equal_oracle(hidden, activation):
     settings = CBP | {"replacement_rate": 0.02}
-    examples = 2_000 if activation == "relu" else 500
+    examples = 600 if activation == "relu" else 300
     config = make_config(settings, hidden=hidden, activation=activation, examples=examples, bin_size=examples // 2)
     compare_with_oracle(config, least_replaced=5)
 

@@ -135,7 +135,7 @@ def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, how: str) ->
         resumed.stop()
 
 
-@pytest.mark.parametrize("runners", [0, 2])
+@pytest.mark.parametrize("runners", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_slippery_ant_is_restored_in_the_middle_of_an_episode(tmp_path: Path, runners: int) -> None:
     def build() -> Any:
         made = config(**OFTEN).environment("SlipperyAnt-v0", env_config={"friction": {"period": 500}})
@@ -175,6 +175,7 @@ def test_slippery_ant_is_restored_in_the_middle_of_an_episode(tmp_path: Path, ru
         algorithm.stop()
 
 
+@pytest.mark.long
 def test_training_goes_on_when_an_environment_runner_dies(tmp_path: Path) -> None:
     made = small(config(**OFTEN), dies_at=70, marker=str(tmp_path / "died"))
     made.env_runners(num_env_runners=2, num_cpus_per_env_runner=0).fault_tolerance(restart_failed_env_runners=True)
@@ -227,7 +228,7 @@ OTHERS = {
 
 
 # APPO is an IMPALA with a target network: the one test does for both, but for those who have time.
-@pytest.mark.parametrize("name", ["dqn", "sac", "appo", pytest.param("impala", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["dqn", "sac", *(pytest.param(name, marks=pytest.mark.long) for name in ("appo", "impala"))])
 def test_other_algorithms_replace_units_too(name: str) -> None:
     kind, environment, training = OTHERS[name]
     made = kind().environment(environment).training(**training).continual_backprop(replacement_rate=0.1, maturity_threshold=2)

@@ -1,5 +1,6 @@
 """A cluster of two nodes with its job server: the same numbers, jobs that go on, and nothing without the token."""
 
+import contextlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -66,15 +68,33 @@ def fresh(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or "TOKEN" in name} | more
 
 
+@contextlib.contextmanager
+def one_core_taken(node: str) -> Iterator[None]:
+    """Leaves no core of a node to others."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    actor: Any = ray.remote(num_cpus=1)(type("Guest", (), {"here": lambda self: True}))
+    guest = actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+    assert ray.get(guest.here.remote())
+    yield
+    ray.kill(guest)
+
+
 def test_two_nodes_give_the_numbers_of_one(address: tuple[str, str], tmp_path: Path) -> None:
+    import ray
+
     file = tmp_path / "small.yaml"
-    file.write_text(SMALL.replace("[1e-3, 1e-2]", "[1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2]").replace("3000", "1_000_000"))
-    sweep = load_sweep(file)
-    outcome = run_sweep(sweep, tmp_path, address=address[0])
-    assert (outcome.trials_done, outcome.failed) == (8, 0)
-    assert_bit_equal(sweep, tmp_path)
-    runs = [pyarrow.parquet.read_table(path).to_pylist()[0] for path in (tmp_path / "small" / "runs").iterdir()]
-    assert len({run["node"] for run in runs}) == 2
+    file.write_text(SMALL)
+    with cluster.connected(address[0]):
+        nodes = [node["NodeID"] for node in ray.nodes()]
+        for node, seeds in zip(nodes, ("0:3", "0:6"), strict=True):
+            with one_core_taken(node):
+                outcome = run_sweep(load_sweep(file, seeds=seeds), tmp_path)
+            assert (outcome.trials_done, outcome.failed) == (3, 0)
+    assert_bit_equal(load_sweep(file), tmp_path)
+    runs = [run for path in (tmp_path / "small" / "runs").iterdir() for run in pyarrow.parquet.read_table(path).to_pylist()]
+    assert {run["node"] for run in runs} == set(nodes)
 
 
 def test_a_job_runs_shows_its_log_and_goes_on_when_submitted_again(

@@ -140,7 +140,14 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert len(trials(more, "trial_start")) == 2 and not set(trials(more, "trial_start")) & {*finished, *stopped}
 
 
-@pytest.mark.parametrize("name", ["examples/grid.yaml", "examples/base.yaml", "examples/torch.yaml", "examples/mnist.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "examples/grid.yaml",
+        "examples/mnist.yaml",
+        *(pytest.param(f"examples/{x}.yaml", marks=pytest.mark.long) for x in ("base", "torch")),
+    ],
+)
 def test_the_example_files_run_at_smoke_scale(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(ROOT / "tune_configs" / name, scale="smoke")
     outcome = run_sweep(sweep, tmp_path)
