@@ -75,7 +75,7 @@ def connected(address: str | None) -> Iterator[None]:
     """A connection to Ray for the length of a sweep; one that is there already is used and left alone.
 
     Raises:
-      InputError: if the cluster cannot be reached, or has another token.
+      InputError: if the cluster cannot be reached, has another token, or is not the one that is connected.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -88,6 +88,11 @@ def connected(address: str | None) -> Iterator[None]:
     # Ray prints news of dead workers on stdout, into the middle of our JSON, and has no public switch for it.
     ray._private.worker._worker_logs_enabled = False
     if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", here):
+            raise InputError(
+                f"address: this process is connected to {here}, got {address!r}; call ray.shutdown() first"
+            )
         yield
         return
     _connect(address)

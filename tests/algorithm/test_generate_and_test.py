@@ -103,7 +103,7 @@ def compare(*, sizes, optimizer, batch, utility, preset, steps, activation="tanh
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_equals_the_oracle(optimizer, depth, batch, utility, preset):
     log, expected = compare(
-        sizes=[4, *[4] * depth, 1], optimizer=optimizer, batch=batch, utility=utility, preset=preset, steps=500, rate=0.02
+        sizes=[4, *[4] * depth, 1], optimizer=optimizer, batch=batch, utility=utility, preset=preset, steps=250, rate=0.04
     )
     assert log == expected
     assert len(log) >= 6 * depth
@@ -117,9 +117,9 @@ def test_equals_the_oracle_for_every_activation(activation):
         batch=2,
         utility="overall",
         preset="paper",
-        steps=500,
+        steps=250,
         activation=activation,
-        rate=0.01,
+        rate=0.02,
     )
     assert log == expected and log
 

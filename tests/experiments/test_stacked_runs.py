@@ -43,11 +43,11 @@ def close(comp, ref, run=None):
 @pytest.mark.parametrize(("algorithm", "optimizer"), list(itertools.product(ALGORITHMS, OPTIMIZERS)))
 def test_stacked_runs_equal_single_runs(algorithm, optimizer):
     activation = "tanh" if algorithm == "l2" else "relu"
-    config = make_config(ALGORITHMS[algorithm], OPTIMIZERS[optimizer], hidden=(12, 9), activation=activation, task_length=70)
+    config = make_config(ALGORITHMS[algorithm], OPTIMIZERS[optimizer], hidden=(12, 9), activation=activation, task_length=40)
     seeds = [2**64 - 1, 3, 8]
     stacked = StackedRuns(config, seeds, images=small_images())
     singles = [MnistRun(config, seed, small_images()) for seed in seeds]
-    for examples in (130, 60):
+    for examples in (70, 40):
         comp = stacked.advance(examples)
         for run, single in enumerate(singles):
             close(comp, single.advance(examples), run)

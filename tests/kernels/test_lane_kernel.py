@@ -154,14 +154,14 @@ def test_specialised_kernel_equals_unspecialised_one(algorithm, optimizer, activ
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "examples"),
     [
-        ("cbp", "sgd", 20_000),
+        ("cbp", "sgd", 6_000),
         pytest.param(CBP | {"preset": "nature2024", "utility": "overall"}, "adam", 20_000, marks=pytest.mark.long),
         ("online_norm", "sgd", 4_000),
         (CBP | {"utility": "random", "replacement": "bernoulli"}, "sgd", 4_000),
     ],
 )
 def test_engines_agree(algorithm, optimizer, examples):
-    """The paper's problem, every metric. Torch needs half a millisecond per example, so only two cases are long."""
+    """The paper's problem, every metric. Torch needs half a millisecond per example, so one case is enough of the longest."""
     config = make_config(algorithm, optimizer, inputs=20, examples=examples).model_copy(update={"bin_size": examples // 2})
     ref, comp = run_online(config, [3], engine="torch"), run_online(config, [3], engine="kernel")
     assert algorithm == "online_norm" or ref["replacements"].sum() >= 10
@@ -212,6 +212,7 @@ def test_a_run_does_not_depend_on_its_block(seeds, dtype):
                 np.testing.assert_array_equal(comp[name][row], ref[name][ref.seeds.index(seed)])
 
 
+@pytest.mark.long
 def test_a_run_does_not_depend_on_the_width_of_a_block(tmp_path):
     """The same in a process whose vectors are half as wide, compiled anew."""
     script = tmp_path / "narrow.py"

@@ -90,7 +90,7 @@ def test_many_replacements_with_weight_decay_and_bernoulli_equal_oracle(preset, 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_other_sizes_equal_oracle(hidden, activation):
     settings = CBP | {"replacement_rate": 0.02}
-    examples = 600 if activation == "relu" else 300
+    examples = 600 if activation == "relu" else 400
     config = make_config(settings, hidden=hidden, activation=activation, examples=examples, bin_size=examples // 2)
     compare_with_oracle(config, least_replaced=5)
 
