@@ -31,6 +31,8 @@ DIAGNOSTICS = {
     "stable_rank": "stable_rank",
 }
 """Our names of what the learner measures of every hidden layer."""
+NETWORKS = {"policy": "actor_encoder", "value": "critic_encoder"}
+"""Our names of the two networks, and what the names of their hidden layers have in them."""
 
 
 def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
@@ -93,6 +95,11 @@ class RllibEngine:
                 run.load_state(own)
 
 
+def _place(name: str) -> tuple[int, ...]:
+    """Where a layer stands in its network, from its name: `…mlp.0`, `…mlp.2`, …, `…mlp.10`."""
+    return tuple(int(part) for part in name.split(".") if part.isdigit())
+
+
 def _stop(runs: Iterable["_Run"]) -> None:
     for run in runs:
         if run.algorithm is not None:
@@ -105,7 +112,8 @@ class _Run:
         self.schedule = schedule_of(self.settings)
         self.bins = ReturnBins(config.bin_size)
         self.algorithm: ContinualPPO | None = None
-        self.diagnostics = dict.fromkeys(DIAGNOSTICS, float("nan"))
+        by_layer = [f"{network}_weight_magnitude_{n}" for network in NETWORKS for n in range(1, len(config.hidden) + 1)]
+        self.diagnostics = dict.fromkeys([*DIAGNOSTICS, *by_layer], float("nan"))
         self.random: dict[str, Any] | None = None
 
     @contextmanager
@@ -134,9 +142,13 @@ class _Run:
             self.bins.add(finished_episodes(result))
             learned: dict[str, Any] = result[LEARNER_RESULTS][DEFAULT_MODULE_ID].get(RESULTS, {})
             replaced += float(learned.get("replaced", 0.0))
-            layers = [numbers for numbers in learned.values() if isinstance(numbers, dict)]
+            layers = {name: numbers for name, numbers in learned.items() if isinstance(numbers, dict)}
             for ours, theirs in DIAGNOSTICS.items():
-                self.diagnostics[ours] = float(np.mean([layer.get(theirs, np.nan) for layer in layers] or [np.nan]))
+                self.diagnostics[ours] = float(np.mean([layer.get(theirs, np.nan) for layer in layers.values()] or [np.nan]))
+            for ours, part in NETWORKS.items():
+                names = sorted((name for name in layers if part in name), key=_place)
+                for number, name in enumerate(names, 1):
+                    self.diagnostics[f"{ours}_weight_magnitude_{number}"] = float(layers[name]["weight_magnitude"])
         episode_return, episodes = self.bins.take(target)
         return {
             "episode_return": episode_return,

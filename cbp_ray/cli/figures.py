@@ -165,9 +165,8 @@ def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> i
 def figures(scale: str, as_json: bool) -> None:
     """List the figures of the paper, their claims and what they cost.
 
-    Says of each figure whether `cbp-ray reproduce` can run it in this version, how many runs it takes and about how
-    long they last on one core. Runs that figures share are counted for each. --json has everything known of a figure,
-    also what is compared and the settings swept.
+    Says of each figure how many runs it takes and about how long they last on one core. Runs that figures share are
+    counted for each. --json has everything known of a figure, also what is compared and the settings swept.
 
     \b
     Examples:
@@ -177,20 +176,19 @@ def figures(scale: str, as_json: bool) -> None:
     """
     from cbp_ray.figures.reproduce import estimate
 
-    costs = {f.key: estimate([f], scale) for f in FIGURES.values() if f.available}
+    costs = {f.key: estimate([f], scale) for f in FIGURES.values()}
     if as_json:
-        listed = [{**f.as_dict(), "cost": asdict(costs[f.key]) if f.key in costs else None} for f in FIGURES.values()]
+        listed = [{**f.as_dict(), "cost": asdict(costs[f.key])} for f in FIGURES.values()]
         return click.echo(json.dumps(listed, indent=2))
     from rich.console import Console
     from rich.table import Table
 
     table = Table("figure", "problem", "what it shows, and the claim to check", "runs", "CPU time", show_lines=True)
     for figure in FIGURES.values():
-        cost = costs.get(figure.key)
-        amount = (f"{cost.runs:,}", span(cost.core_seconds)) if cost else ("not built yet", "")
-        table.add_row(figure.key, figure.problem, f"{figure.title}\n{figure.claim}", *amount)
+        cost, told = costs[figure.key], f"{figure.title}\n{figure.claim}"
+        table.add_row(figure.key, figure.problem, told, f"{cost.runs:,}", span(cost.core_seconds))
     Console().print(table)
-    together = estimate([figure for figure in FIGURES.values() if figure.available], scale)
+    together = estimate(list(FIGURES.values()), scale)
     click.echo(f"Together, shared runs once: {together.runs:,} runs, {span(together.core_seconds)} of CPU time.")
 
 

@@ -33,11 +33,11 @@ class Figure:
     """The settings swept, with the number and the length of the runs where the paper gives them."""
     claim: str
     """What the paper concludes from the figure, as something to check."""
-    drawing: Drawing | None = None
-    """How it is drawn; None if `cbp-ray reproduce` cannot make the figure in this version."""
-    numbers: Callable[[Setting, Settings], dict[str, Any]] | None = None
+    drawing: Drawing
+    """How it is drawn."""
+    numbers: Callable[[Setting, Settings], dict[str, Any]]
     """The columns of its table that are computed from the runs of one setting among all settings."""
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Claim, ...]
     """The paper's sentences about it; their keys begin with that of the figure."""
 
     @property
@@ -45,15 +45,9 @@ class Figure:
         """Its sweep file below `tune_configs/`."""
         return f"{self.problem.replace('-', '_')}/{self.key}.yaml"
 
-    @property
-    def available(self) -> bool:
-        """Whether `cbp-ray reproduce` can make it."""
-        return self.drawing is not None
-
     def as_dict(self) -> dict[str, Any]:
-        """What can be said of the figure without running anything, as plain data; no sweep if it cannot be reproduced."""
-        told = {name: getattr(self, name) for name in ("key", "problem", "title", "what", "grid", "claim")}
-        return {**told, "sweep": self.sweep if self.available else None, "available": self.available}
+        """What can be said of the figure without running anything, as plain data."""
+        return {name: getattr(self, name) for name in ("key", "problem", "title", "what", "grid", "claim", "sweep")}
 
 
 def drawn_by(module: str, function: str, **options: Any) -> Drawing:

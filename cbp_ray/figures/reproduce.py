@@ -76,7 +76,6 @@ def produce(figure: Figure, settings: Settings, directory: Path) -> Product:
     """
     from cbp_ray.figures import markdown, tables
 
-    assert figure.drawing is not None
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / figure.key
     figure.drawing(settings, path)

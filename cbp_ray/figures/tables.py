@@ -18,7 +18,6 @@ KIND = ("algorithm", "activation", "optimizer", "examples", "utility", "width", 
 
 def settings_table(figure: Figure, settings: Settings) -> list[dict[str, Any]]:
     """One row per setting: what it is, the figure's numbers, and whether it is the best of its kind."""
-    assert figure.numbers is not None
     best = {id(_best_of_kind(settings, setting)) for setting in settings}
     return [
         {

@@ -25,6 +25,8 @@ class SlipperyAntConfig(Problem):
         "episodes": "number of episodes that ended in the bin",
         "friction": "friction at the bin's end",
         "weight_magnitude": "mean |w| into the hidden layers of both networks, mean over layers, at the last update of the bin",
+        "policy_weight_magnitude_{layer}": "mean |w| into each hidden layer of the policy, 1 the first, likewise",
+        "value_weight_magnitude_{layer}": "mean |w| into each hidden layer of the value network, likewise",
         "saturated": "fraction of (unit, example) with |h| > 0.9, likewise",
         "dormant": "fraction of units with a mean |h| of at most 1% of their layer's, likewise",
         "stable_rank": "stable rank of the hidden layers' outputs, likewise",

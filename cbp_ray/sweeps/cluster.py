@@ -90,9 +90,7 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", here):
-            raise InputError(
-                f"address: this process is connected to {here}, got {address!r}; call ray.shutdown() first"
-            )
+            raise InputError(f"address: this process is connected to {here}, got {address!r}; call ray.shutdown() first")
         yield
         return
     _connect(address)

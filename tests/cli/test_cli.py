@@ -178,7 +178,7 @@ def test_figures_as_json_is_the_whole_registry(capsys: pytest.CaptureFixture[str
     assert main(["figures", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [figure["key"] for figure in listed] == list(FIGURES)
-    assert {"key", "problem", "title", "what", "grid", "claim", "sweep", "available", "cost"} == set(listed[0])
+    assert {"key", "problem", "title", "what", "grid", "claim", "sweep", "cost"} == set(listed[0])
 
 
 def test_figures_covers_every_result_of_the_paper() -> None:

@@ -55,17 +55,16 @@ def test_a_few_runs_decide_nothing(claim: Claim) -> None:
 
 
 def test_every_claim_has_a_name_of_its_own_that_begins_with_its_figure() -> None:
-    assert len({claim.key for claim in CLAIMS}) == len(CLAIMS) == 47
+    assert len({claim.key for claim in CLAIMS}) == len(CLAIMS) == 55
     assert all(claim.figure == figure.key for figure in FIGURES.values() for claim in figure.claims)
 
 
-def test_the_results_that_ship_are_about_these_claims() -> None:
-    data = Path(__file__).parents[2] / "docs" / "data"
-    shipped = [
-        entry for problem in GROUPS for path in data.glob(f"{problem}_claims.json") for entry in json.loads(path.read_text())
-    ]
+@pytest.mark.parametrize("problem", ["bit-flipping", "permuted-mnist"])
+def test_the_results_that_ship_are_about_these_claims(problem: str) -> None:
+    shipped = json.loads((Path(__file__).parents[2] / "docs" / "data" / f"{problem}_claims.json").read_text())
     told = [(entry["key"], entry["figure"], entry["quote"], entry["definition"]) for entry in shipped]
-    assert sorted(told) == sorted((claim.key, claim.figure, claim.quote, claim.definition) for claim in CLAIMS)
+    claims = [claim for figure in GROUPS[problem] for claim in figure.claims]
+    assert sorted(told) == sorted((claim.key, claim.figure, claim.quote, claim.definition) for claim in claims)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_group_of_figures_has_all_its_claims_in_one_file(tmp_path: Path, monke
     assert {claim["figure"] for claim in claims} == {"fig3", "fig17a"}
 
 
-@pytest.mark.parametrize("key", [key for key, figure in FIGURES.items() if figure.available])
+@pytest.mark.parametrize("key", FIGURES)
 def test_every_figure_has_a_smoke_and_a_laptop_scale(key: str, tmp_path: Path) -> None:
     paper, laptop, smoke = (load_figure(FIGURES[key], scale) for scale in ("paper", "laptop", "smoke"))
     if FIGURES[key].problem == "bit-flipping":
@@ -144,7 +144,7 @@ def test_every_figure_has_a_smoke_and_a_laptop_scale(key: str, tmp_path: Path) -
     examples = sum(c.config.examples for c in smoke.configurations) * len(smoke.seeds)
     assert examples < 10_000_000
     # Small enough to be drawn: the claims look at the last and at the first bins.
-    assert min(c.config.bins for c in smoke.configurations) >= 10
+    assert min(c.config.bins for c in smoke.configurations) >= 5
     store = Store(tmp_path, smoke.name)
     assert not any(store.has(Block(c.config, smoke.engine, smoke.seeds)) for c in smoke.configurations)
 
@@ -157,4 +157,4 @@ def test_figures_lists_what_each_costs(capsys: pytest.CaptureFixture[str]) -> No
     # 24 settings, 10 runs of 48M examples of a network with 9.6M weights: most of a year of one core.
     assert listed["fig7"]["cost"]["runs"] == 240
     assert 3e6 < listed["fig7"]["cost"]["core_seconds"] < 1e8
-    assert listed["fig9"]["cost"] is None and not listed["fig9"]["available"]
+    assert listed["fig9"]["cost"]["runs"] == 30 * 11

@@ -126,20 +126,27 @@ def test_what_cannot_be_run_is_refused_in_one_line(settings: dict[str, Any], eng
     assert str(caught.value).startswith(f"{field}: ") and "\n" not in str(caught.value)
 
 
-def test_figure_9_at_smoke_scale_gives_curves_of_all_three_and_runs_once(
+def test_figures_9_and_17b_at_smoke_scale_run_once_are_drawn_and_judged(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["run", str(CONFIGS / "fig9.yaml"), "--scale", "smoke", "--storage", str(tmp_path), "--json"]
+    command = ["reproduce", "fig9", "--scale", "smoke", "--storage", str(tmp_path)]
     assert main(command) == 0
     sweep, store = load_sweep(CONFIGS / "fig9.yaml", scale="smoke"), Store(tmp_path, "slippery_ant")
     names = set()
     for configuration in sweep.configurations:
         curves = store.read_curves(configuration.config, sweep.seeds, "rllib")
-        assert curves.examples.tolist() == [1200, 2400]
-        assert np.isfinite(curves["episode_return"]).all() and curves.performance == "episode_return"
+        assert curves.examples.tolist() == [1200, 2400, 3600, 4800, 6000]
+        assert all(np.isfinite(values).all() for values in curves.metrics.values())
+        assert curves.performance == "episode_return"
         assert (curves["replacements"].sum() > 0) == (configuration.group == "cppo")
+        assert not np.array_equal(curves["policy_weight_magnitude_1"], curves["value_weight_magnitude_1"])
         names.add(configuration.group)
     assert names == {"ppo", "l2", "cppo"}
-    capfd.readouterr()
-    assert main(command) == 0
-    assert json.loads(capfd.readouterr().out.splitlines()[-1])["runs_done"] == 0
+    stored = len(list((tmp_path / "slippery_ant" / "runs").iterdir()))
+    assert main(["reproduce", "fig17b", "--scale", "smoke", "--storage", str(tmp_path)]) == 0
+    # PPO and the overall utility are figure 9's.
+    assert len(list((tmp_path / "slippery_ant" / "runs").iterdir())) == stored + 1
+    for key in ("fig9", "fig17b"):
+        assert (tmp_path / "figures" / "smoke" / f"{key}.png").stat().st_size > 20_000
+        claims = json.loads((tmp_path / "figures" / "smoke" / f"{key}_claims.json").read_text())
+        assert {claim["verdict"] for claim in claims} == {"undecided"}

@@ -59,6 +59,8 @@ def world(figure: str, as_in_the_paper: bool, runs: int = RUNS) -> Settings:
     sweep = load_figure(FIGURES[figure])
     if FIGURES[figure].problem == "permuted-mnist":
         return Settings(_classified(c.config, as_in_the_paper, runs, n) for n, c in enumerate(sweep.configurations))
+    if FIGURES[figure].problem == "slippery-ant":
+        return Settings(_walked(c.config, as_in_the_paper, runs, n) for n, c in enumerate(sweep.configurations))
     tell = _paper if as_in_the_paper else _opposite
     return Settings(
         Setting(c.config, _make(Setting(c.config, _NOTHING), tell, number, runs, as_in_the_paper))
@@ -87,6 +89,28 @@ def accuracy_setting(
         for name, line in lines.items()
     }
     return Setting(config, Curves(tuple(range(runs)), bins, metrics))
+
+
+def _walked(config: OnlineConfig, paper: bool, runs: int, number: int) -> Setting:
+    """One made-up setting of Slippery Ant, whose return goes in a straight line, up to noise, in 100 bins."""
+    empty = Setting(config, _NOTHING)
+    match empty.algorithm:
+        case "bp":
+            line = (1000.0, 300.0) if paper else (1000.0, 1400.0)
+        case "l2":
+            level = (1000.0 if paper else 600.0) - 20 * _decades(empty, 1e-4) ** 2
+            line = (level, level)
+        case _:
+            level = (1200.0 if paper else 400.0) - 20 * _decades(empty, 1e-4) ** 2
+            best = (empty.utility == "overall") == paper
+            line = (level, level if best else 0.8 * level) if paper else (level, 0.7 * level if not best else level)
+    rng = np.random.default_rng(number)
+    size = config.examples // 100
+    shape = (runs, 100)
+    metrics = {name: np.broadcast_to(0.5, shape) for name in config.metrics} | {
+        "episode_return": np.linspace(*line, 100) + 10 * (rng.normal(size=shape) + rng.normal(size=(runs, 1)))
+    }
+    return Setting(config, Curves(tuple(range(runs)), np.arange(1, 101) * size, metrics))
 
 
 FALLS: dict[str, dict[Any, float]] = {

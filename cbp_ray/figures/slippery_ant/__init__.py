@@ -1,0 +1,3 @@
+"""The figures about Slippery Ant."""
+
+from cbp_ray.figures.slippery_ant.figures import FIGURES as FIGURES
