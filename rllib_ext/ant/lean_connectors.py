@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from ray.rllib.connectors import env_to_module, module_to_env
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
@@ -65,13 +66,19 @@ class LeanModuleToEnv(module_to_env.ModuleToEnvPipeline):
     """Actions, drawn from the distribution that the module gives, and what they become for the environment."""
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        settings, space = self.connectors[AFTER.index(module_to_env.NormalizeAndClipActions)], self.action_space
         self.connectors[0](batch=batch, **kwargs)
         arrays = {name: tensor.detach().numpy() for name, tensor in batch.items()}
         actions = arrays[Columns.ACTIONS]
-        if settings.normalize_actions and np.all(space.bounded_below) and np.all(space.bounded_above):
-            unsquashed = space.low + (actions + 1.0) * (space.high - space.low) / 2.0
-            arrays[Columns.ACTIONS_FOR_ENV] = np.clip(unsquashed, space.low, space.high)
-        elif settings.clip_actions and not settings.normalize_actions:
-            arrays[Columns.ACTIONS_FOR_ENV] = np.clip(actions, space.low, space.high)
+        changed = self.for_environment(actions)
+        if changed is not actions:
+            arrays[Columns.ACTIONS_FOR_ENV] = changed
         return arrays
+
+    def for_environment(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Actions as the environment takes them: within its bounds, if the config wants that; or the same array."""
+        settings, space = self.connectors[AFTER.index(module_to_env.NormalizeAndClipActions)], self.action_space
+        if settings.normalize_actions and np.all(space.bounded_below) and np.all(space.bounded_above):
+            actions = space.low + (actions + 1.0) * (space.high - space.low) / 2.0
+        elif settings.normalize_actions or not settings.clip_actions:
+            return actions
+        return np.minimum(np.maximum(actions, space.low), space.high)
