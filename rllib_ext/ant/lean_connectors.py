@@ -5,6 +5,8 @@ exactly the default pieces, a stateless torch module and plain vectors as observ
 that hold the same pieces, and compute the same numbers to the last bit, without calling them.
 """
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -74,11 +76,24 @@ class LeanModuleToEnv(module_to_env.ModuleToEnvPipeline):
             arrays[Columns.ACTIONS_FOR_ENV] = changed
         return arrays
 
-    def for_environment(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Actions as the environment takes them: within its bounds, if the config wants that; or the same array."""
+    @cached_property
+    def for_environment(self) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+        """A function from actions to what the environment gets: within its bounds, if the config wants that; or the same."""
         settings, space = self.connectors[AFTER.index(module_to_env.NormalizeAndClipActions)], self.action_space
-        if settings.normalize_actions and np.all(space.bounded_below) and np.all(space.bounded_above):
-            actions = space.low + (actions + 1.0) * (space.high - space.low) / 2.0
-        elif settings.normalize_actions or not settings.clip_actions:
-            return actions
-        return np.minimum(np.maximum(actions, space.low), space.high)
+        low, high, extent = space.low, space.high, space.high - space.low
+        bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
+
+        def clip(actions: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.minimum(np.maximum(actions, low), high)
+
+        def unsquash(actions: NDArray[np.float32]) -> NDArray[np.float32]:
+            scaled = actions + 1.0
+            scaled *= extent
+            scaled /= 2.0
+            scaled += low
+            np.maximum(scaled, low, out=scaled)
+            return np.minimum(scaled, high, out=scaled)
+
+        if settings.normalize_actions:
+            return unsquash if bounded else lambda actions: actions
+        return clip if settings.clip_actions else lambda actions: actions

@@ -11,7 +11,7 @@ step. Runners with anything else take RLlib's loop, and say why in their log.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -237,7 +237,7 @@ class _Loop:
         assert not isinstance(networks, str)
         self.runner, self.explore, self.num_timesteps, self.num_episodes = runner, explore, num_timesteps, num_episodes
         self.policy = PlainPolicy(networks, runner.num_envs)
-        self.to_env = _for_environment(runner)
+        self.to_env = runner._module_to_env.for_environment
         self.done: list[SingleAgentEpisode] = []
         self.policy_seconds = self.env_seconds = 0.0
         self.ticks_made = 0
@@ -373,13 +373,6 @@ class _Loop:
             runner.metrics.log_value(RLMODULE_INFERENCE_TIMER, self.policy_seconds / self.ticks_made)
             runner.metrics.log_value(ENV_STEP_TIMER, self.env_seconds / self.ticks_made)
             runner._log_env_steps(metric=runner._metrics_num_try_env_step, num_steps=self.ticks_made)
-
-
-def _for_environment(runner: OpenEnvRunner) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """What becomes of actions on their way to the environments: the work of RLlib's `NormalizeAndClipActions`."""
-    pipeline = runner._module_to_env
-    assert isinstance(pipeline, LeanModuleToEnv)
-    return pipeline.for_environment
 
 
 class EarlierPart:
