@@ -1,4 +1,4 @@
-"""Continual PPO on Slippery Ant against stock RLlib PPO on PyBullet's Ant, whole iterations of the paper's size, all in one run.
+"""Continual PPO on Slippery Ant against stock RLlib PPO on PyBullet's Ant: whole iterations, all in one run.
 
 An iteration is 4096 time-steps and 10 epochs in mini-batches of 128, both with the paper's settings and networks. What is
 compared takes turns. Measured are, after one iteration of each that nobody counts:
@@ -250,6 +250,7 @@ def _physics(env: SlipperyAnt, seed: int) -> float:
 def _gnt_share() -> float:
     """The part of the learner's time that generate-and-test takes, on made-up episodes."""
     with one_core():
+        sizes = {"num_epochs": PAPER.epochs, "minibatch_size": PAPER.minibatch_size}
         learners = {name: config.build_learner(spaces=_spaces()) for name, config in (("plain", _plain()), ("gnt", _ours()))}
         seconds: dict[str, list[float]] = {name: [] for name in learners}
         random = np.random.default_rng(0)
