@@ -249,8 +249,8 @@ def _physics(env: SlipperyAnt, seed: int) -> float:
 
 def _gnt_share() -> float:
     """The part of the learner's time that generate-and-test takes, on made-up episodes."""
+    sizes = {"num_epochs": PAPER.epochs, "minibatch_size": PAPER.minibatch_size}
     with one_core():
-        sizes = {"num_epochs": PAPER.epochs, "minibatch_size": PAPER.minibatch_size}
         learners = {name: config.build_learner(spaces=_spaces()) for name, config in (("plain", _plain()), ("gnt", _ours()))}
         seconds: dict[str, list[float]] = {name: [] for name in learners}
         random = np.random.default_rng(0)
@@ -258,12 +258,7 @@ def _gnt_share() -> float:
             for name, learner in learners.items():
                 episodes = [learner_benchmark._episode(random, STEPS // 4) for _ in range(4)]
                 begun = time.process_time()
-                learner.update(
-                    episodes=episodes,
-                    num_epochs=PAPER.epochs,
-                    minibatch_size=PAPER.minibatch_size,
-                    shuffle_batch_per_epoch=True,
-                )
+                learner.update(episodes=episodes, shuffle_batch_per_epoch=True, **sizes)
                 seconds[name].append(time.process_time() - begun)
             _tell(f"learners with and without generate-and-test, round {number} of {LEARNER_ROUNDS}")
     ratios = [plain / gnt for plain, gnt in zip(seconds["plain"][1:], seconds["gnt"][1:], strict=True)]

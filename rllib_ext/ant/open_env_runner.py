@@ -236,7 +236,7 @@ class _Loop:
         networks = plain_actor_critic(runner.module)
         assert not isinstance(networks, str)
         self.runner, self.explore, self.num_timesteps, self.num_episodes = runner, explore, num_timesteps, num_episodes
-        self.policy = PlainPolicy(networks, runner.num_envs)
+        self.policy = PlainPolicy(networks)
         self.to_env = runner._module_to_env.for_environment
         self.done: list[SingleAgentEpisode] = []
         self.policy_seconds = self.env_seconds = 0.0
@@ -282,9 +282,8 @@ class _Loop:
             self.noise = np.concatenate([self.noise, self.draw(rollout.ticks)])
             rollout.grow(rollout.ticks)
         began = time.perf_counter()
-        means = rollout.means[now]
-        self.policy.means(rollout.observations[now], means)
-        actions = np.add(means, self.noise[now], out=rollout.actions[now])
+        actions = rollout.actions[now]
+        self.policy.act(rollout.observations[now], self.noise[now], rollout.means[now], actions)
         for_env = self.to_env(actions)
         decided = time.perf_counter()
 

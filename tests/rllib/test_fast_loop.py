@@ -157,22 +157,23 @@ def test_actions_are_those_of_the_module_to_rounding(activation: str, rows: int)
         module.pi.log_std += torch.linspace(-2, 2, 8)
     networks = plain_actor_critic(module)
     assert isinstance(networks, PlainActorCritic)
-    policy = PlainPolicy(networks, rows)
+    policy = PlainPolicy(networks)
     random = np.random.default_rng(0)
     observations, noise = (random.normal(size=(rows, size)).astype(np.float32) for size in (28, 8))
-    means = np.empty((rows, 8), np.float32)
-    policy.means(observations, means)
+    means, actions = np.empty((2, rows, 8), np.float32)
+    noise *= np.exp(policy.log_std)
+    policy.act(observations, noise, means, actions)
     inputs = module.forward_exploration({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS].detach()
     # Sums of 256 products of float32 in another order.
     np.testing.assert_allclose(policy.distribution_inputs(means), inputs.numpy(), rtol=1e-5, atol=1e-5)
     distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
-    actions = means + np.exp(policy.log_std) * noise
+    np.testing.assert_array_equal(actions, means + noise)
     ref = distribution.logp(torch.from_numpy(actions)).numpy()
     np.testing.assert_allclose(policy.log_probabilities(actions, means), ref, rtol=1e-5, atol=1e-4)
     with torch.no_grad():
         module.pi.log_std += torch.linspace(-30, 30, 8)  # some beyond RLlib's limit
     inputs = module.forward_exploration({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS].detach()
-    np.testing.assert_array_equal(PlainPolicy(networks, rows).log_std, inputs.numpy()[0, 8:])
+    np.testing.assert_array_equal(PlainPolicy(networks).log_std, inputs.numpy()[0, 8:])
     it.stop()
 
 
@@ -180,8 +181,11 @@ def test_actions_are_those_of_the_module_to_rounding(activation: str, rows: int)
 def test_every_activation_is_known(name: str) -> None:
     layers = [torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)]
     networks = PlainActorCritic(PlainMLP(layers, name), torch.zeros(2), float("inf"), None)
-    observations, means = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32), np.empty((2, 2), np.float32)
-    PlainPolicy(networks, 2).means(observations, means)
+    observations, (means, actions) = (
+        np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32),
+        np.empty((2, 2, 2), np.float32),
+    )
+    PlainPolicy(networks).act(observations, np.zeros((2, 2), np.float32), means, actions)
     net = torch.nn.Sequential(layers[0], getattr(torch.nn, ACTIVATIONS[name].module)(), layers[1])
     np.testing.assert_allclose(means, net(torch.from_numpy(observations)).detach().numpy(), rtol=1e-5, atol=1e-6)
 
