@@ -16,6 +16,7 @@ besides these products, no look at the physics' state, no policy, no RLlib.
 
 import contextlib
 import ctypes
+import logging
 import os
 import statistics
 import sys
@@ -140,7 +141,9 @@ def _tell(line: str) -> None:
 
 def _iterations() -> dict[str, list[Iteration]]:
     """Iterations of every case, in turns."""
-    register_env(STOCK_ENVIRONMENT, lambda _: gymnasium.make(STOCK_ENVIRONMENT, disable_env_checker=True))
+    # With the module that registers it, which workers have not imported.
+    made_by = f"pybullet_envs_gymnasium:{STOCK_ENVIRONMENT}"
+    register_env(STOCK_ENVIRONMENT, lambda _: gymnasium.make(made_by, disable_env_checker=True))
     algorithms: dict[str, Any] = {}
     for side, config in (("stock", _stock), ("ours", _ours)):
         for runners, environments in LAYOUTS:
@@ -148,6 +151,7 @@ def _iterations() -> dict[str, list[Iteration]]:
         with one_core():
             algorithms[f"{side}, one thread"] = _build(config(), 0, 1)
     found: dict[str, list[Iteration]] = {name: [] for name in algorithms}
+    logging.getLogger("ray").setLevel(logging.ERROR)
     threads = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     for number in range(ROUNDS + 1):
