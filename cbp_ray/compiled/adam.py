@@ -94,7 +94,7 @@ class CompiledAdam:
     """
 
     def __init__(self) -> None:
-        self._views: dict[tuple[int, ...], _Views] = {}
+        self._views: dict[tuple[int, ...], Views] = {}
         self._tables: dict[tuple[float, float], Matrix] = {}
 
     def forget_resets(self) -> None:
@@ -109,9 +109,9 @@ class CompiledAdam:
         key = tuple(p.data_ptr() for p in params)
         views = self._views.get(key)
         if views is None:
-            views = self._views[key] = _Views(params, states)
+            views = self._views[key] = Views(params, states)
         beta1, beta2 = group["betas"]
-        corrections(step, views.resets, self._table(beta1, beta2, step), views.first, views.second)
+        corrections(step, views.resets, self.table(beta1, beta2, step), views.first, views.second)
         scalars = [np.float32(x) for x in (group["lr"], 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"])]
         for p, (shape, arrays) in zip(params, views.of_params, strict=True):
             assert p.grad is not None
@@ -119,7 +119,7 @@ class CompiledAdam:
             adam_step(*arrays, gradient if gradient.ndim == 2 else gradient.reshape(shape), *scalars)
         return True
 
-    def _table(self, beta1: float, beta2: float, oldest: int) -> Matrix:
+    def table(self, beta1: float, beta2: float, oldest: int) -> Matrix:
         """Corrections by age, up to `oldest` or until they are 1: where units are replaced, every row has an age of its own."""
         table = self._tables.get((beta1, beta2))
         if table is None or (oldest >= table.shape[1] and table[:, -1].min() < 1):
@@ -128,7 +128,7 @@ class CompiledAdam:
         return table
 
 
-class _Views:
+class Views:
     """Parameters, moments and corrections as NumPy arrays, which cost more to make than a small parameter's step."""
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:

@@ -18,11 +18,27 @@ class OpenLearner(TorchLearner):
     reporting = True
     """Whether what the present mini-batch reports is kept: RLlib keeps the reports of an iteration's last one."""
     _rows = 0
+    _loss: Tensor | None = None
+    """Loss of the last mini-batch of an iteration that is learned from already."""
 
     @property
     def learner_index(self) -> int:
         """The place of this learner among several."""
         return int(self._learner_index)
+
+    @property
+    def plain_steps(self) -> bool:
+        """Whether gradients go to the optimizers as they are, or would but for numbers that are not finite."""
+        return self._lr_scheduler_classes is None and self._grad_scalers is None
+
+    def with_own(self, names: Iterable[str], known: type) -> list[str]:
+        """Those of some methods, and of RLlib's for one mini-batch, that are not those of the class `known`."""
+        own = (*names, "_update", "_compute_off_policyness")
+        return [name for name in own if getattr(type(self), name) is not getattr(known, name) or name in vars(self)]
+
+    def report_off_policyness(self, batch: dict[str, Any]) -> None:
+        """Reports how old the weights are with which a mini-batch was sampled."""
+        self._compute_off_policyness(batch)
 
     @property
     def connectors(self) -> Any:
@@ -39,6 +55,10 @@ class OpenLearner(TorchLearner):
         """
         return stock
 
+    def learn_at_once(self, batches: MiniBatches) -> Tensor | None:
+        """Learns from all mini-batches of an iteration in one go. Returns the last one's loss; None: one by one."""
+        return None
+
     def before_mini_batch(self, module_ids: list[str]) -> None:
         """Is called before each update, with the modules that have data in the mini-batch."""
 
@@ -52,8 +72,7 @@ class OpenLearner(TorchLearner):
 
     def step_optimizers(self, gradients: dict[Any, Tensor]) -> None:
         """RLlib's `apply_gradients`, or the part of it that is left when all gradients are finite."""
-        special = self._lr_scheduler_classes is not None or self._grad_scalers is not None
-        if special or not gradients or not _all_finite(list(gradients.values())):
+        if not self.plain_steps or not gradients or not _all_finite(list(gradients.values())):
             super().apply_gradients(gradients)
             return
         for param, gradient in gradients.items():
@@ -74,15 +93,22 @@ class OpenLearner(TorchLearner):
             )
         batch = getattr(stock, "_batch", None)
         chosen = stock if batch is None else self.mini_batches(batch.policy_batches, stock, **kwargs)
-        return self._reporting_the_last(chosen) if isinstance(chosen, MiniBatches) else chosen
+        return self._all_or_each(chosen) if isinstance(chosen, MiniBatches) else chosen
 
-    def _reporting_the_last(self, batches: MiniBatches) -> Iterator[MiniBatch]:
+    def _all_or_each(self, batches: MiniBatches) -> Iterator[MiniBatch]:
+        self._loss = self.learn_at_once(batches)
+        if self._loss is not None:
+            yield batches.at_once()
+            return
         for batch in batches:
             self.reporting = batch.is_last
             yield batch
         self.reporting = True
 
     def _update(self, batch: dict[str, Any]) -> Any:
+        if self._loss is not None:
+            losses, self._loss = dict.fromkeys(batch, self._loss), None
+            return {}, losses, {}
         self.before_mini_batch(list(batch))
         return super()._update(batch)
 
@@ -99,7 +125,7 @@ class OpenLearner(TorchLearner):
         if not isinstance(batch, MiniBatch):
             super()._log_steps_trained_metrics(batch)
             return
-        self._rows += batch.rows
+        self._rows += batch.env_steps()
         if not batch.is_last:
             return
         (module_id,) = batch.policy_batches
