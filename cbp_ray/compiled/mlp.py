@@ -94,11 +94,13 @@ def sum_rows(deltas: Matrix, sums: Matrix) -> None:
 
 
 @compiled
-def multiply(deltas: Matrix, slopes: Matrix) -> None:
-    """Multiplies `deltas` by `slopes`, number by number."""
+def multiply_and_sum(deltas: Matrix, slopes: Matrix, sums: Matrix) -> None:
+    """Multiplies `deltas` by `slopes`, number by number, and writes the sum over examples into `sums`, [1, units]."""
+    sums[:] = 0
     for i in range(deltas.shape[0]):
         for j in range(deltas.shape[1]):
             deltas[i, j] *= slopes[i, j]
+            sums[0, j] += deltas[i, j]
 
 
 @compiled
@@ -116,10 +118,23 @@ def forward_level(level: int, params: Any, space: Workspace, activation: int) ->
 @compiled
 def backward(params: Any, space: Workspace) -> None:
     """Gradients of all layers from the last of `deltas`."""
-    for level in range(len(space.levels) - 1, 0, -1):
+    last = len(space.levels) - 1
+    sum_rows(space.deltas[last - 1], space.gradients[2 * last - 1])
+    for level in range(last, 0, -1):
         deltas = space.deltas[level - 1]
         np.dot(deltas.T, space.levels[level - 1], space.gradients[2 * level - 2])
-        sum_rows(deltas, space.gradients[2 * level - 1])
         if level > 1:
             np.dot(deltas, params[2 * level - 2][0], space.deltas[level - 2])
-            multiply(space.deltas[level - 2], space.slopes[level - 2])
+            multiply_and_sum(space.deltas[level - 2], space.slopes[level - 2], space.gradients[2 * level - 3])
+
+
+@compiled
+def outputs_of(inputs: Matrix, params: Any, space: Workspace, activation: int, outputs: Matrix) -> None:
+    """Writes the network's outputs for any number of rows into `outputs`, as many rows at a time as the workspace has."""
+    size = space.levels[0].shape[0]
+    for start in range(0, inputs.shape[0], size):
+        rows = min(size, inputs.shape[0] - start)
+        space.levels[0][:rows] = inputs[start : start + rows]
+        for level in range(1, len(space.levels)):
+            forward_level(level, params, space, activation)
+        outputs[start : start + rows] = space.levels[-1][:rows]

@@ -4,6 +4,7 @@ Policy and value network share no weight, and the loss is a sum of one term for 
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,9 +40,9 @@ class Network(NamedTuple):
     resets: NDArray[np.int64]
     """Time steps at which rows and columns of the parameters were made anew, end to end."""
     first: Vector
-    """The corrections 1 - β₁ᵗ of all params, end to end."""
+    """The corrections 1 / (1 - β₁ᵗ) of all params, end to end."""
     second: Vector
-    """The corrections √(1 - β₂ᵗ) of all params, end to end."""
+    """The corrections 1 / √(1 - β₂ᵗ) of all params, end to end."""
     units: Any
     """`Units` of each hidden layer."""
     space: Workspace
@@ -138,14 +139,15 @@ def value_gradient(index: Any, rows: Rows, network: Network, loss: Loss) -> None
         deltas[i, 0] = (np.float32(0) if error * error > loss.value_clip else scale) * error
 
 
-@compiled
-def count_nonfinite(gradient: Matrix) -> int:
-    """How many numbers are not finite."""
-    count = 0
+# The sum may be taken in any order, or it can't be vectorised.
+@partial(compiled, fastmath={"reassoc"})
+def is_finite(gradient: Matrix) -> bool:
+    """Whether all numbers are finite: then zero times their sum is zero."""
+    total = np.float32(0)
     for i in range(gradient.shape[0]):
         for j in range(gradient.shape[1]):
-            count += not (abs(gradient[i, j]) < np.float32(np.inf))
-    return count
+            total += np.float32(0) * gradient[i, j]
+    return total == np.float32(0)
 
 
 @compiled
@@ -164,7 +166,7 @@ def update_parameters(step: int, table: Matrix, network: Network, loss: Loss) ->
     corrections(step, network.resets, table, network.first, network.second)
     for number in range(len(network.params)):
         gradient, p = network.space.gradients[number], network.params[number]
-        if count_nonfinite(gradient) > 0:
+        if not is_finite(gradient):
             network.nonfinite[number] += 1
             if loss.clean:
                 make_finite(gradient)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg.cython_blas  # noqa: F401  (the BLAS of compiled code, which must be there before its threads are limited)
 import torch
+from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from threadpoolctl import ThreadpoolController
@@ -23,7 +24,7 @@ from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.step_report import StepReport
 from cbp_ray.algorithm.watched_layer import Measurements
 from cbp_ray.compiled.adam import CompiledAdam, Views
-from cbp_ray.compiled.mlp import Workspace, workspace
+from cbp_ray.compiled.mlp import Workspace, outputs_of, workspace
 from cbp_ray.compiled.ppo import Loss, Network, Rows, learn
 from cbp_ray.compiled.units import Units, Watching
 from cbp_ray.kernels.activations import Activation
@@ -40,11 +41,11 @@ NOT_WATCHING = Watching(False, 0, np.float32(0), False, False, False, False, Fal
 class LossSettings(NamedTuple):
     """What the loss of an iteration is made of."""
 
-    clip: float
-    entropy_coefficient: float
-    value_clip: float
-    value_coefficient: float
-    clean: bool
+    clip: float = 0.0
+    entropy_coefficient: float = 0.0
+    value_clip: float = 0.0
+    value_coefficient: float = 0.0
+    clean: bool = False
     """Whether gradients that are not finite are made so."""
 
 
@@ -69,8 +70,8 @@ class Outcome(NamedTuple):
     """Parameters that had gradients that are not finite, with the number of such mini-batches."""
 
 
-def refusal(plain: PlainActorCritic, optimizers: list[Any], gnt: GenerateAndTest | None, batches: MiniBatches) -> str | None:
-    """Why the iteration must go through autograd, or None."""
+def refusal(plain: PlainActorCritic, optimizers: list[Any], gnt: GenerateAndTest | None) -> str | None:
+    """Why a module must learn with autograd, or None."""
     networks = (plain.policy, plain.value)
     if plain.value is None or any(net is None or len(net.layers) < 2 for net in networks):
         return "a network has no hidden layer"
@@ -88,6 +89,11 @@ def refusal(plain: PlainActorCritic, optimizers: list[Any], gnt: GenerateAndTest
         hidden = {id(layer.weight) for net in networks if net is not None for layer in net.layers[:-1]}
         if {id(weight) for weight in gnt.measurements().places} != hidden:
             return "generate-and-test does not treat all hidden layers"
+    return None
+
+
+def unsuitable(batches: MiniBatches) -> str | None:
+    """Why an iteration's data must be learned from with autograd, or None."""
     for name, dimensions in zip(COLUMNS, DIMENSIONS, strict=True):
         column = batches.columns.get(name)
         if (
@@ -146,6 +152,16 @@ class CompiledUpdate:
             replaced,
             both[0].nonfinite | both[1].nonfinite,
         )
+
+    def values(self, plain: PlainActorCritic, optimizer: Adam, size: int, observations: NDArray[np.float32]) -> Tensor:
+        """V(s) for any number of observations."""
+        assert plain.value is not None
+        part = _Part(self, plain, plain.value, optimizer, size, LossSettings())
+        network = part.prepared(None, 0)[2]
+        values = np.empty((len(observations), 1), np.float32)
+        with self._blas.limit(limits=1, user_api="blas"):
+            outputs_of(observations, network.params, network.space, part.loss.activation, values)
+        return torch.from_numpy(values[:, 0])
 
     def _learn(self, both: list["_Part"], gnt: GenerateAndTest | None, rows: Rows, first: int, last: int) -> None:
         watching, measured = _watching(gnt), None if gnt is None else gnt.measurements()

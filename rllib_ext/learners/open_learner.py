@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils import metrics as names
 from torch import Tensor
 
@@ -45,6 +46,10 @@ class OpenLearner(TorchLearner):
         """The pipeline that makes a batch of episodes; None if there is none."""
         return self._learner_connector
 
+    def columns_of(self, episodes: list[Any]) -> dict[str, Any] | None:
+        """The whole batch by module, made without connectors; None: they are needed."""
+        return None
+
     def mini_batches(self, columns: dict[str, Any], stock: Iterable[Any], **kwargs: Any) -> Iterable[Any]:
         """The mini-batches of an iteration.
 
@@ -81,8 +86,23 @@ class OpenLearner(TorchLearner):
             optimizer.step()
 
     def _make_batch_if_necessary(self, training_data: Any) -> Any:
+        episodes = training_data.episodes
+        columns = None if episodes is None or training_data.batch is not None else self._plain_columns(episodes)
+        if columns is not None:
+            batches = {module_id: SampleBatch(rows) for module_id, rows in columns.items()}
+            return MultiAgentBatch(batches, env_steps=sum(map(len, episodes)))
         with torch.no_grad():  # values for advantages need no graph, and are no part of any mini-batch
             return super()._make_batch_if_necessary(training_data)
+
+    def _plain_columns(self, episodes: list[Any]) -> dict[str, Any] | None:
+        """`columns_of`, with the reports of a pipeline of connectors."""
+        with self.metrics.log_time((names.ALL_MODULES, names.LEARNER_CONNECTOR, names.CONNECTOR_PIPELINE_TIMER)):
+            columns = self.columns_of(episodes)
+        if columns is not None:
+            steps = sum(map(len, episodes))
+            for name in (names.LEARNER_CONNECTOR_SUM_EPISODES_LENGTH_IN, names.LEARNER_CONNECTOR_SUM_EPISODES_LENGTH_OUT):
+                self.metrics.log_value((names.ALL_MODULES, name), steps)
+        return columns
 
     def _create_iterator_if_necessary(self, **kwargs: Any) -> Any:
         stock = super()._create_iterator_if_necessary(**kwargs)

@@ -4,21 +4,25 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
+from cbp_ray.algorithm.adam import Adam
 from rllib_ext.learners.advantages import Advantages
-from rllib_ext.learners.compiled_update import CompiledUpdate, LossSettings, Outcome, refusal
+from rllib_ext.learners.compiled_update import CompiledUpdate, LossSettings, Outcome, refusal, unsuitable
 from rllib_ext.learners.minibatches import MiniBatches
 from rllib_ext.learners.mixin import ContinualBackpropLearnerMixin
-from rllib_ext.plain_module import plain_actor_critic
+from rllib_ext.learners.plain_batch import PlainBatch, is_plain
+from rllib_ext.plain_module import PlainActorCritic, plain_actor_critic
 
 LOGGER = logging.getLogger(__name__)
 
@@ -55,6 +59,21 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
             self.connectors.remove(GeneralAdvantageEstimation)
             self.connectors.append(Advantages(gamma=self.config.gamma, lambda_=self.config.lambda_))
 
+    def columns_of(self, episodes: list[Any]) -> dict[str, Any] | None:
+        if list(self.module.keys()) != [DEFAULT_MODULE_ID] or not is_plain(self.connectors, episodes):
+            return None
+        found = self._compilable(DEFAULT_MODULE_ID)
+        if isinstance(found, str):
+            return None
+        batch = PlainBatch(episodes)
+        if batch.observations.dtype != np.float32 or batch.observations.ndim != 2:
+            return None
+        size = self.config.minibatch_size or len(batch.observations)
+        values = self._compiled.values(*found, size, batch.observations)
+        advantages = self.connectors[Advantages][0]
+        estimated = advantages.estimated(values, batch.rewards, batch.terminated, torch.from_numpy(batch.taken))
+        return {DEFAULT_MODULE_ID: batch.columns | estimated}
+
     def mini_batches(self, columns: dict[str, Any], stock: Iterable[Any], **kwargs: Any) -> Iterable[Any]:
         if not kwargs["minibatch_size"] or not kwargs["shuffle_batch_per_epoch"] or len(columns) > 1:
             return stock
@@ -69,19 +88,15 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
 
     def learn_at_once(self, batches: MiniBatches) -> Tensor | None:
         module_id = batches.module_id
-        plain = plain_actor_critic(self.module[module_id])
-        reason = self._needs_autograd(module_id) or (plain if isinstance(plain, str) else None)
-        optimizers = [optimizer for _, optimizer in self.get_optimizers_for_module(module_id)]
-        gnt = self._gnts.get(module_id)
-        if reason is None and not isinstance(plain, str):
-            reason = refusal(plain, optimizers, gnt, batches)
+        found = self._compilable(module_id)
+        reason = found if isinstance(found, str) else unsuitable(batches)
         if reason != self._reason:
             self._reason = reason
-            LOGGER.info(
-                f"{module_id}: learns in compiled code" if reason is None else f"{module_id}: learns with autograd: {reason}"
-            )
-        if reason is not None or isinstance(plain, str):
+            way = "in compiled code" if reason is None else f"with autograd, because {reason}"
+            LOGGER.info(f"module {module_id!r} learns {way}")
+        if reason is not None or isinstance(found, str):
             return None
+        plain, optimizer = found
         config = self.config.get_config_for_module(module_id)
         entropy = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
         settings = LossSettings(
@@ -91,13 +106,22 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
             value_coefficient=config.vf_loss_coeff,
             clean=not self.config.torch_skip_nan_gradients,
         )
-        outcome = self._compiled.run(plain, optimizers[0], gnt, batches, settings)
+        outcome = self._compiled.run(plain, optimizer, self._gnts.get(module_id), batches, settings)
         self._take_outcome(module_id, outcome, batches.total)
         errors = torch.pow(outcome.values - outcome.last[Postprocessing.VALUE_TARGETS], 2.0)
         value_loss = torch.clamp(errors, 0, config.vf_clip_param)
         targets = outcome.last[Postprocessing.VALUE_TARGETS]
         self._report(module_id, outcome.surrogate, value_loss, errors, targets, outcome.values, outcome.entropy)
         return torch.mean(-outcome.surrogate + config.vf_loss_coeff * value_loss) - entropy * outcome.entropy
+
+    def _compilable(self, module_id: str) -> tuple[PlainActorCritic, Adam] | str:
+        """The networks and the optimizer of a module that compiled code may train, or why it may not."""
+        reason = self._needs_autograd(module_id)
+        plain = plain_actor_critic(self.module[module_id]) if reason is None else reason
+        if isinstance(plain, str):
+            return plain
+        optimizers = [optimizer for _, optimizer in self.get_optimizers_for_module(module_id)]
+        return refusal(plain, optimizers, self._gnts.get(module_id)) or (plain, optimizers[0])
 
     def _needs_autograd(self, module_id: str) -> str | None:
         """Why mini-batches must be learned from one by one, or None."""
