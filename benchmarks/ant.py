@@ -34,13 +34,13 @@ from cbp_ray_benchmarks.cores import one_core
 from ray.rllib.algorithms.ppo import PPOConfig, ppo
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
+from threadpoolctl import threadpool_limits
 
 import rllib_ext  # noqa: F401  (registers SlipperyAnt-v0)
 from cbp_ray.sweeps import cluster
 from rllib_ext.ant.environment import SlipperyAnt
 from rllib_ext.ant.friction import PAPER
 from rllib_ext.config import ContinualPPOConfig, ppo_settings
-from rllib_ext.threads import one_thread
 
 STOCK_ENVIRONMENT = "AntBulletEnv-v0"
 LAYOUTS = ((0, 1), (0, 4), (2, 1), (2, 4))
@@ -281,7 +281,7 @@ def _product_seconds() -> tuple[float, float]:
     """Seconds of an iteration's matrix products on one core and, policy beside value network, on two."""
     _tell("matrix products")
     policy, value = ([28, *PAPER_LAYERS, outputs] for outputs in (8, 1))
-    with one_thread():
+    with threadpool_limits(limits=1, user_api="blas"):
         one = min(_products(policy) + _products(value) for _ in range(3))
         with ThreadPoolExecutor(2) as pool:
             two = min(max(pool.map(_products, (policy, value))) for _ in range(3))

@@ -1,18 +1,14 @@
 """Threads: as many as a process has cores for, and one where several processes share them.
 
-A run of a sweep is alone on its core, and Ray tells its worker so (`OMP_NUM_THREADS`). Env runners in actors take one thread
-each, whatever a person exported. The learner of a single run takes all cores of its process. Matrix products of a handful of
-rows, as those of a policy, are quickest in the thread that asks for them.
+A run of a sweep has the CPUs that Ray gave its worker, one as a rule. Env runners in actors take one thread each, whatever a
+person exported. The learner of a single run takes all cores that its process may use.
 """
 
-import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import ray
 import torch
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import threadpool_limits
 
 VARIABLE = "OMP_NUM_THREADS"
 """Environment variable with the number of threads that a person, or Ray, wants a process to have."""
@@ -36,17 +32,4 @@ def learner_threads() -> int:
 def one_thread_from_now_on() -> None:
     """Has this process, which is one of several on its machine, use a single thread for arithmetic."""
     torch.set_num_threads(1)
-    _libraries().limit(limits=1)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Matrix products of NumPy in the calling thread alone."""
-    with _libraries().limit(limits=1, user_api="blas"):
-        yield
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    # Looking for the libraries takes milliseconds.
-    return ThreadpoolController()
+    threadpool_limits(limits=1)

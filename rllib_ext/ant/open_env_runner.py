@@ -34,7 +34,6 @@ from rllib_ext.ant.lean_connectors import LeanEnvToModule, LeanModuleToEnv, lean
 from rllib_ext.ant.plain_policy import PlainPolicy
 from rllib_ext.ant.rollout import Rollout, as_lists, continuation
 from rllib_ext.plain_module import plain_actor_critic
-from rllib_ext.threads import one_thread
 
 LOGGER = logging.getLogger(__name__)
 WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
@@ -113,8 +112,7 @@ class OpenEnvRunner(SingleAgentEnvRunner):
         self._slow_reason = reason
         if reason is not None:
             return super()._sample(explore=explore, random_actions=random_actions, **kwargs)  # type: ignore[no-any-return]
-        with one_thread():
-            return self._sample_fast(explore=explore, **kwargs)
+        return self._sample_fast(explore=explore, **kwargs)
 
     def _sample_fast(
         self, *, explore: bool, num_timesteps: int | None = None, num_episodes: int | None = None, force_reset: bool = False
