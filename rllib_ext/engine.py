@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
@@ -20,6 +21,7 @@ from rllib_ext.ant.friction import FRICTION, schedule_of
 from rllib_ext.config import ContinualPPO, ContinualPPOConfig, ppo_settings
 from rllib_ext.learners.mixin import RESULTS
 from rllib_ext.plain_state import flatten, random_state, set_random_state, unflatten
+from rllib_ext.threads import learner_threads
 
 SEEDS = 2**31
 """NumPy's old generator, which RLlib seeds, takes no larger ones."""
@@ -65,6 +67,8 @@ class RllibEngine:
 
     def __init__(self, config: OnlineConfig, seeds: tuple[int, ...]) -> None:
         self.steps = 0
+        # Workers of a sweep share the machine.
+        torch.set_num_threads(min(torch.get_num_threads(), learner_threads()))
         self.runs = [_Run(config, seed) for seed in seeds]
         weakref.finalize(self, _stop, self.runs)
 

@@ -115,13 +115,18 @@ class Adam(Optimizer):
                 if p.grad is None:
                     continue
                 alike.setdefault((p.dtype, p.device), []).append(p)
-                if not self.state[p]:
-                    # In the parameter's own memory format.
-                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p), "time_step": 0}
-                self.state[p]["time_step"] += 1
+                self.state_of(p)["time_step"] += 1
             for key, params in alike.items():
                 self._update(group, params, key)
         return loss
+
+    def state_of(self, p: Tensor) -> dict[str, Any]:
+        """The state of a parameter, made if there is none yet."""
+        if not self.state[p]:
+            # In the parameter's own memory format.
+            self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p), "time_step": 0}
+        state: dict[str, Any] = self.state[p]
+        return state
 
     def _update(self, group: dict[str, Any], params: list[Tensor], place: tuple[torch.dtype, torch.device]) -> None:
         beta1, beta2 = group["betas"]

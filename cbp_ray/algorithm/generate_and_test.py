@@ -23,7 +23,7 @@ from cbp_ray.algorithm.preconditions import check_biases, check_init, check_same
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.step_report import StepReport
-from cbp_ray.algorithm.watched_layer import Population, Scratch, WatchedLayer
+from cbp_ray.algorithm.watched_layer import Measurements, Population, Scratch, WatchedLayer
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Utility
@@ -201,14 +201,54 @@ class GenerateAndTest:
                 )
         self.steps += 1
         self._observe()
-        utilities: Callable[[Population], Tensor]
-        if self.settings.utility == "random":
-            utilities = partial(_random_utility, replaced={units: units.replaced for units in self._populations})
-        else:
-            utilities = self._update_utilities()
-        report = StepReport(self.steps, {}, self._populations, utilities, self._birth)
-        for units in self._populations:
-            count = self._count_due(units)
+        if self.settings.utility != "random":
+            self._magnitudes.measure()
+            self._utility_tm1 = self._average_utility
+            self._average_utility = self._new_utility()
+        return self._replace_due([self._count_due(units) for units in self._populations])
+
+    def count_steps(self, at_most: int) -> tuple[int, list[int]]:
+        """Counts steps whose measurements are made elsewhere, in place in `measurements`, until units are due or `at_most`.
+
+        Returns:
+          The number of steps, and how many units of each population are due in the last one. Once the measurements of all of
+          them are made, they are for `replace_due`.
+        """
+        due, before = [0], self.steps
+        while max(due) <= 0 and self.steps < before + at_most:
+            self.steps += 1
+            due = [self._count_due(units) for units in self._populations]
+        return self.steps - before, due
+
+    def measurements(self) -> Measurements:
+        """What every step changes, for code that makes the steps counted by `count_steps`: valid until `replace_due`."""
+        self.forget_forwards()
+        self._prepared = None
+        # Copies, because reports hold the old ones.
+        self._average_activation, self._average_utility = self._average_activation.clone(), self._average_utility.clone()
+        self._correction, self._utility_tm1 = self._correction.clone(), self._average_utility.clone()
+        return Measurements(
+            {layer.weight: layer.at for layer in self._layers},
+            self._average_activation,
+            self._average_utility,
+            self._utility_tm1,
+            self._correction,
+            self._f_hat,
+            self._mean,
+            self._activity,
+            self._magnitudes.incoming,
+            self._magnitudes.outgoing,
+        )
+
+    @torch.no_grad()
+    def replace_due(self, due: list[int]) -> StepReport:
+        """Ends a step whose measurements were made elsewhere; see `count_steps`."""
+        return self._replace_due(due)
+
+    def _replace_due(self, due: list[int]) -> StepReport:
+        """Replaces the units that are due in each population, and reports the step."""
+        report = StepReport(self.steps, {}, self._populations, self._utilities(), self._birth)
+        for units, count in zip(self._populations, due, strict=True):
             if count > 0:
                 self._replace_least(units, count, report)
         return report
@@ -231,11 +271,10 @@ class GenerateAndTest:
         if self._layers[0].needs_mean:
             self._average_activation = tester.running_average(f_tm1, self._mean, eta)
 
-    def _update_utilities(self) -> Callable[[Population], Tensor]:
-        """Brings the average utilities, u, up to this step. Returns what gives û of some units."""
-        self._magnitudes.measure()
-        self._utility_tm1 = self._average_utility
-        self._average_utility = self._new_utility()
+    def _utilities(self) -> Callable[[Population], Tensor]:
+        """What gives û of some units in this step."""
+        if self.settings.utility == "random":
+            return partial(_random_utility, replaced={units: units.replaced for units in self._populations})
         if self.settings.variant.lagged:
             self._utility_estimate = None
             return partial(_estimate_at, self._utility_tm1, self._correction)
@@ -262,7 +301,7 @@ class GenerateAndTest:
                 f"GenerateAndTest: step {self.steps}: {nonfinite} of {units.count} units in layer {units.name!r} have a "
                 "utility that is not finite and can't be replaced; see .nonfinite (this is said once)",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         if len(index) == 0:
             return

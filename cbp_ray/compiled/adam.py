@@ -21,10 +21,11 @@ FEWEST_AGES = 2**15
 
 @compile_cached
 def corrections_by_age(beta1: float, beta2: float, table: Matrix) -> None:
-    """Writes 1 - β₁ᵗ and √(1 - β₂ᵗ) for t = 0, 1, 2, … into the two rows of `table`."""
-    for age in range(table.shape[1]):
-        table[0, age] = np.float32(1 - math.exp(age * math.log(beta1))) if beta1 > 0 else np.float32(1)
-        table[1, age] = np.float32(math.sqrt(1 - math.exp(age * math.log(beta2)))) if beta2 > 0 else np.float32(1)
+    """Writes 1 / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ) for t = 0, 1, 2, … into the two rows of `table`; what has no number has zero."""
+    table[:, 0] = 0
+    for age in range(1, table.shape[1]):
+        table[0, age] = np.float32(1 / (1 - math.exp(age * math.log(beta1)))) if beta1 > 0 else np.float32(1)
+        table[1, age] = np.float32(1 / math.sqrt(1 - math.exp(age * math.log(beta2)))) if beta2 > 0 else np.float32(1)
 
 
 @compile_cached
@@ -59,10 +60,10 @@ def adam_step(
       weights: w.
       first_moments: m.
       second_moments: v.
-      rows_1: 1 - β₁ᵗ of the rows.
-      rows_2: √(1 - β₂ᵗ) of the rows.
-      columns_1: 1 - β₁ᵗ of the columns; a weight's is the smaller of its row's and its column's.
-      columns_2: √(1 - β₂ᵗ) of the columns.
+      rows_1: 1 / (1 - β₁ᵗ) of the rows.
+      rows_2: 1 / √(1 - β₂ᵗ) of the rows.
+      columns_1: 1 / (1 - β₁ᵗ) of the columns; a weight's is the larger of its row's and its column's.
+      columns_2: 1 / √(1 - β₂ᵗ) of the columns.
       gradients: g, without weight decay.
       lr: α.
       rest1: 1 - β₁.
@@ -81,9 +82,9 @@ def adam_step(
         row_1, row_2 = rows_1[i], rows_2[i]
         for j in range(weights.shape[1]):
             column_1, column_2 = columns_1[j], columns_2[j]
-            correction_1 = row_1 if row_1 < column_1 else column_1
-            correction_2 = row_2 if row_2 < column_2 else column_2
-            weights[i, j] -= lr * first_moments[i, j] / (correction_1 * (np.sqrt(second_moments[i, j]) / correction_2 + eps))
+            correction_1 = row_1 if row_1 > column_1 else column_1
+            correction_2 = row_2 if row_2 > column_2 else column_2
+            weights[i, j] -= lr * (correction_1 * first_moments[i, j]) / (correction_2 * np.sqrt(second_moments[i, j]) + eps)
 
 
 class CompiledAdam:
@@ -94,7 +95,7 @@ class CompiledAdam:
     """
 
     def __init__(self) -> None:
-        self._views: dict[tuple[int, ...], _Views] = {}
+        self._views: dict[tuple[int, ...], Views] = {}
         self._tables: dict[tuple[float, float], Matrix] = {}
 
     def forget_resets(self) -> None:
@@ -109,9 +110,9 @@ class CompiledAdam:
         key = tuple(p.data_ptr() for p in params)
         views = self._views.get(key)
         if views is None:
-            views = self._views[key] = _Views(params, states)
+            views = self._views[key] = Views(params, states)
         beta1, beta2 = group["betas"]
-        corrections(step, views.resets, self._table(beta1, beta2, step), views.first, views.second)
+        corrections(step, views.resets, self.table(beta1, beta2, step), views.first, views.second)
         scalars = [np.float32(x) for x in (group["lr"], 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"])]
         for p, (shape, arrays) in zip(params, views.of_params, strict=True):
             assert p.grad is not None
@@ -119,16 +120,16 @@ class CompiledAdam:
             adam_step(*arrays, gradient if gradient.ndim == 2 else gradient.reshape(shape), *scalars)
         return True
 
-    def _table(self, beta1: float, beta2: float, oldest: int) -> Matrix:
+    def table(self, beta1: float, beta2: float, oldest: int) -> Matrix:
         """Corrections by age, up to `oldest` or until they are 1: where units are replaced, every row has an age of its own."""
         table = self._tables.get((beta1, beta2))
-        if table is None or (oldest >= table.shape[1] and table[:, -1].min() < 1):
+        if table is None or (oldest >= table.shape[1] and table[:, -1].max() > 1):
             table = self._tables[beta1, beta2] = np.empty((2, max(FEWEST_AGES, 2 * oldest)), np.float32)
             corrections_by_age(beta1, beta2, table)
         return table
 
 
-class _Views:
+class Views:
     """Parameters, moments and corrections as NumPy arrays, which cost more to make than a small parameter's step."""
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:

@@ -11,18 +11,23 @@ The next training step starts from what really arrived, with the runners that li
 their numbers are used again.
 """
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.utils.debug import update_global_seed_if_necessary
 from torch import nn
 
 from cbp_ray.randomness import Purpose, words
+from rllib_ext.ant.action_noise import normals
 from rllib_ext.ant.episode_returns import END_STEPS, RETURNS
 from rllib_ext.ant.friction import FRICTION, schedule_of
 from rllib_ext.ant.open_env_runner import OpenEnvRunner
 from rllib_ext.plain_state import flatten, random_state, set_random_state, unflatten
+from rllib_ext.threads import one_thread_from_now_on
 
 
 @dataclass
@@ -52,13 +57,20 @@ class SlipperyEnvRunner(OpenEnvRunner):
         self._evaluates = bool(config.in_evaluation)
         self._is_new = True
         self._restored = False
+        self._noise_seed = secrets.randbits(64) if config.seed is None else int(config.seed)
+        self._drawn = 0
+        """Random numbers of exploration drawn since the algorithm last told a new global step."""
         super().__init__(config=config, **kwargs)
+        if self.worker_index:
+            one_thread_from_now_on()
         if isinstance(self.module, nn.Module):
             self.module.eval()  # a runner never trains
 
     def begin_at(self, step: int, runners: int, position: int) -> bool:
         """Takes note of the time-steps so far and of the place among the living; returns whether the runner is new."""
         new, self._is_new = self._is_new, False
+        if step != self.steps.start:
+            self._drawn = 0
         # Evaluation takes no time.
         self.steps = GlobalSteps(step, runners, position) if not self._evaluates else GlobalSteps(step, runners=0)
         if new and step > 0 and self.worker_index and self.config.seed is not None and not self._restored:
@@ -74,6 +86,12 @@ class SlipperyEnvRunner(OpenEnvRunner):
     def reset_seeds(self) -> list[int]:
         # RLlib gives runner 1, environment 2 the seed of runner 2, environment 1, and a replaced runner the seeds of the lost.
         return self._random_words(1 + self.num_envs)[1:]
+
+    def action_noise(self, count: int) -> NDArray[np.float32]:
+        # The words 0 and 1 at the end belong to `_random_words`.
+        address = (self.worker_index or 0, self.steps.start, 2 + int(self._evaluates))
+        first, self._drawn = self._drawn, self._drawn + count
+        return normals(self._noise_seed, count, first=first, address=address)
 
     def make_env(self) -> None:
         super().make_env()
@@ -104,14 +122,18 @@ class SlipperyEnvRunner(OpenEnvRunner):
         self._right = range(change - self.schedule.period, change) if len(set(frictions)) == 1 else range(0)
 
     def after_step(self, stepping: list[int]) -> None:
-        self._numbers = {index: self.steps.number(ahead) for ahead, index in enumerate(stepping)}
+        self._stepped = stepping
         self.steps.made += len(stepping)
+
+    def last_number(self, index: int) -> int:
+        """The global number of the time-step that an environment has just made."""
+        return self.steps.number(self._stepped.index(index) - len(self._stepped))
 
     def after_failure(self) -> None:
         self.steps.made = self._made_before
 
     def after_episode(self, index: int) -> None:
-        self.metrics.log_value(END_STEPS, self._numbers[index], reduce="item_series")
+        self.metrics.log_value(END_STEPS, self.last_number(index), reduce="item_series")
         self.metrics.log_value(RETURNS, self.returns[index], reduce="item_series")
 
     def load_rollout_state(self, state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ray.tune.registry import register_env
 
 from cbp_ray.errors import InputError
+from cbp_ray.kernels.compilation import compile_cached
 from rllib_ext.ant.friction import FrictionSchedule, constant_friction
 
 ENVIRONMENT = "SlipperyAnt-v0"
@@ -34,14 +35,21 @@ JOINTS = 8
 TORQUE = 2.5 * 100.0
 TARGET_X = 1e3
 """The ant is to run in the direction of x: the target is a kilometre away."""
-LEAST_HEIGHT = 0.26
+LEAST_HEIGHT = np.float32(0.26)
 """An episode ends when the torso, a sphere of radius 0.25, is below."""
 
 ELECTRICITY_COST = -2.0
 STALL_TORQUE_COST = -0.1
 JOINTS_AT_LIMIT_COST = -0.1
+LARGEST = np.float32(5)
+"""Observations are clipped to ± this."""
+AT_LIMIT = np.float32(0.99)
+"""A joint whose scaled angle is beyond ± this is at its limit."""
 
 RENDER_WIDTH, RENDER_HEIGHT = 320, 240
+
+Places = tuple[float, ...]
+"""One coordinate of each part of the ant."""
 
 
 class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
@@ -79,7 +87,8 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """Number of steps since this environment was made."""
         self._friction = self.schedule.friction(0)
         self._next_change = self.schedule.next_change(0)
-        self._rotation = np.eye(3)
+        self._rotation, self._to_target, self._angles = np.eye(3), np.empty(2), np.empty(2)
+        self._numbers = np.empty(self.observation_space.shape or ())
         self._world: _World | None = None
 
     @property
@@ -108,8 +117,8 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         world.restart(self.np_random.uniform(-0.1, 0.1, JOINTS).tolist())
         self._feet = [0.0, 0.0, 0.0, 0.0]
         self._initial_z = world.height()
-        raw, self._potential = self._observe(world, floor_counts=not as_new)
-        return _clip(raw, 5), {}
+        self._potential = self._observe(world, floor_counts=not as_new)
+        return np.minimum(np.maximum(self._numbers.astype(np.float32), -LARGEST), LARGEST), {}
 
     def _running(self, method: str) -> "_World":
         if self._world is None:
@@ -125,45 +134,42 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self.steps += 1
 
         action = np.asarray(action)
-        if action.shape != (JOINTS,) or not math.isfinite(np.add.reduce(action)):
-            raise InputError(f"action: must be {JOINTS} finite numbers, got {action.tolist()}; check the policy for NaN")
-        world.advance([TORQUE * torque for torque in _clip(action, 1).tolist()])
+        torques = action.tolist()
+        if action.shape != (JOINTS,) or not math.isfinite(sum(torques)):
+            raise InputError(f"action: must be {JOINTS} finite numbers, got {torques}; check the policy for NaN")
+        world.advance([TORQUE * (1.0 if torque > 1.0 else -1.0 if torque < -1.0 else torque) for torque in torques])
 
-        raw, potential = self._observe(world, floor_counts=True)
+        potential = self._observe(world, floor_counts=True)
         progress, self._potential = potential - self._potential, potential
         self._feet = world.feet_on_ground()
-        observation = _clip(raw, 5)
-        alive = 1.0 if observation[0] + self._initial_z > LEAST_HEIGHT else -1.0
-
-        speeds, positions = raw[9:24:2], raw[8:24:2]
-        electricity = ELECTRICITY_COST * float(np.add.reduce(np.abs(action * speeds)) / JOINTS)
-        electricity += STALL_TORQUE_COST * float(np.add.reduce(np.square(action)) / JOINTS)
-        at_limit = JOINTS_AT_LIMIT_COST * int(np.count_nonzero(np.abs(positions) > 0.99))
-        reward = alive + progress + electricity + at_limit
-        if not math.isfinite(reward + float(np.add.reduce(observation))):
+        observation = np.empty(len(self._numbers), np.float32)
+        alive, electricity, stall_torque, at_limit, total = _judge(self._numbers, action, self._initial_z, observation)
+        reward: float = alive + progress
+        reward += ELECTRICITY_COST * (electricity / JOINTS) + STALL_TORQUE_COST * (stall_torque / JOINTS)
+        reward += JOINTS_AT_LIMIT_COST * at_limit
+        if not math.isfinite(reward + total):
             # The physics blew up. The original ends the episode too, but hands out what would spoil every network.
             return np.nan_to_num(observation), -1.0, True, False, {}
         return observation, reward, alive < 0, False, {}
 
-    def _observe(self, world: "_World", floor_counts: bool) -> tuple[NDArray[np.float32], float]:
-        """The observation before it is clipped, and the potential: minus the distance to the target, per step's seconds."""
+    def _observe(self, world: "_World", floor_counts: bool) -> float:
+        """Writes the observation before it is clipped; returns the potential: minus the distance to the target, per second."""
         joints, xs, ys, (_, _, z), quaternion, velocity = world.state()
-        if floor_counts:
-            # It rests at zero.
-            xs.append(0.0)
-            ys.append(0.0)
-        to_target = np.array([0.0 - np.add.reduce(ys) / len(ys), TARGET_X - np.add.reduce(xs) / len(xs)])
+        # The floor rests at zero.
+        parts = len(xs) + floor_counts
+        to_target, angles = self._to_target, self._angles
+        to_target[0], to_target[1] = 0.0 - _sum(ys) / parts, TARGET_X - _sum(xs) / parts
         roll, pitch, yaw = pybullet.getEulerFromQuaternion(quaternion)
-        angle = np.arctan2(to_target[0], to_target[1]) - yaw
-        sine, cosine = np.sin(-yaw), np.cos(-yaw)
+        angles[0], angles[1] = -yaw, np.arctan2(to_target[0], to_target[1]) - yaw
+        (sine, across), (cosine, ahead) = np.sin(angles).tolist(), np.cos(angles).tolist()
         rotation = self._rotation
         rotation[0, 0] = rotation[1, 1] = cosine
         rotation[0, 1], rotation[1, 0] = -sine, sine
         # The velocity as seen from the body.
         vx, vy, vz = rotation.dot(velocity).tolist()
-        torso = (z - self._initial_z, np.sin(angle), np.cos(angle), 0.3 * vx, 0.3 * vy, 0.3 * vz, roll, pitch)
-        raw = np.array([*torso, *joints, *self._feet], dtype=np.float32)
-        return raw, -math.sqrt(to_target.dot(to_target)) / STEP_SECONDS
+        torso = (z - self._initial_z, across, ahead, 0.3 * vx, 0.3 * vy, 0.3 * vz, roll, pitch)
+        self._numbers[:] = [*torso, *joints, *self._feet]
+        return -math.sqrt(to_target.dot(to_target)) / STEP_SECONDS
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """The robot from behind, 320 x 240, drawn in software; None without a render mode."""
@@ -209,10 +215,40 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             self._world = None
 
 
-def _clip(values: NDArray[Any], limit: int) -> NDArray[Any]:
-    # A third of the time of numpy.clip on so few numbers.
-    clipped: NDArray[Any] = np.minimum(np.maximum(values, -limit), limit)
-    return clipped
+@compile_cached
+def _judge(
+    numbers: NDArray[np.float64], action: NDArray[Any], initial_z: float, observation: NDArray[np.float32]
+) -> tuple[float, float, float, int, float]:
+    """Writes the observation, and returns what the reward is made of.
+
+    Returns:
+      1 or -1, whether it is alive; the sums of |torque · speed| and of squared torques, in the original's types and order of
+      additions; the number of joints at their limit; the sum of the observation, which is finite if all of it is.
+    """
+    total = 0.0
+    for i in range(len(numbers)):
+        value = np.float32(numbers[i])
+        # Not-a-number stays what it is.
+        observation[i] = LARGEST if value > LARGEST else -LARGEST if value < -LARGEST else value
+        total += observation[i]
+    alive = 1.0 if observation[0] + np.float32(initial_z) > LEAST_HEIGHT else -1.0
+    at_limit = 0
+    power = np.abs(action * numbers[9:24:2].astype(np.float32))
+    squares = action * action
+    for i in range(JOINTS):
+        at_limit += abs(observation[8 + 2 * i]) > AT_LIMIT
+    electricity = ((power[0] + power[1]) + (power[2] + power[3])) + ((power[4] + power[5]) + (power[6] + power[7]))
+    stall = ((squares[0] + squares[1]) + (squares[2] + squares[3])) + ((squares[4] + squares[5]) + (squares[6] + squares[7]))
+    return alive, float(electricity), float(stall), at_limit, total
+
+
+def _sum(v: Sequence[float]) -> float:
+    """The sum of 16 to 23 numbers in NumPy's order of additions, without an array: eight partial sums, then what is left."""
+    total = ((v[0] + v[8]) + (v[1] + v[9])) + ((v[2] + v[10]) + (v[3] + v[11]))
+    total += ((v[4] + v[12]) + (v[5] + v[13])) + ((v[6] + v[14]) + (v[7] + v[15]))
+    for value in v[16:]:
+        total += value
+    return total
 
 
 class _World:
@@ -290,7 +326,7 @@ class _World:
         """Height of the torso above the floor."""
         return float(pybullet.getBasePositionAndOrientation(self.ant, physicsClientId=self.client)[0][2])
 
-    def state(self) -> tuple[list[float], list[float], list[float], tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    def state(self) -> tuple[list[float], Places, Places, tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
         """Angle and speed of each joint, scaled; x and y of all parts; place, orientation and velocity of the torso."""
         client, ant = self.client, self.ant
         joints: list[float] = []
@@ -298,11 +334,11 @@ class _World:
         for state, (lower, extent) in zip(states, self.limits, strict=True):
             joints += (2 * (state[0] - lower) / extent - 1.0, 0.1 * state[1])
         torso, quaternion = pybullet.getBasePositionAndOrientation(ant, physicsClientId=client)
-        places = [link[0] for link in pybullet.getLinkStates(ant, self.links, physicsClientId=client)]
+        first, *others = pybullet.getLinkStates(ant, self.links, physicsClientId=client)
         # The original's order of parts, in which it sums: the torso comes second.
-        places.insert(1, torso)
+        xs, ys, _ = zip(first[0], torso, *[link[0] for link in others], strict=True)
         velocity = pybullet.getBaseVelocity(ant, physicsClientId=client)[0]
-        return joints, [p[0] for p in places], [p[1] for p in places], torso, quaternion, velocity
+        return joints, xs, ys, torso, quaternion, velocity
 
     def feet_on_ground(self) -> list[float]:
         """1 for each foot that touches the floor, 0 for the others."""

@@ -12,6 +12,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
+from cbp_ray.compiled.ppo import discounted_sums
 from cbp_ray.errors import InputError
 from rllib_ext.learners.minibatches import rows_of
 
@@ -39,12 +40,9 @@ def generalized_advantages(
     deltas = rewards + gamma * np.where(terminated, 0.0, np.append(values[1:], 0.0)) - values
     # The last step of an episode stands before its chunk end.
     goes_on = ~np.append(chunk_ends[1:], True)
-    decay = np.where(goes_on, gamma * lambda_, 0.0).tolist()
-    advantages, following = deltas.tolist(), 0.0
-    for t in range(len(advantages) - 1, -1, -1):
-        advantages[t] += decay[t] * following
-        following = advantages[t]
-    return np.array(advantages)
+    decay = np.where(goes_on, gamma * lambda_, 0.0)
+    discounted_sums(deltas, decay)
+    return deltas
 
 
 class Advantages(ConnectorV2):
@@ -76,14 +74,21 @@ class Advantages(ConnectorV2):
     def _with_advantages(self, module: Any, columns: dict[str, Any]) -> dict[str, Any]:
         taken = columns[Columns.LOSS_MASK]
         values: Tensor = module.compute_values(columns)
-        inputs = (values.double(), columns[Columns.REWARDS].double(), columns[Columns.TERMINATEDS].bool(), ~taken.bool())
-        v, rewards, terminated, chunk_ends = (column.cpu().numpy() for column in inputs)
-        advantages = generalized_advantages(v, rewards, terminated, chunk_ends, self.gamma, self.lambda_)
+        rewards, terminated = columns[Columns.REWARDS].double(), columns[Columns.TERMINATEDS].bool()
         kept = {name: rows_of(column, taken) for name, column in columns.items() if name not in UNUSED}
+        return kept | self.estimated(values, rewards.cpu().numpy(), terminated.cpu().numpy(), taken)
+
+    def estimated(
+        self, values: Tensor, rewards: NDArray[np.float64], terminated: NDArray[np.bool_], taken: Tensor
+    ) -> dict[str, Tensor]:
+        """Value targets and standardized advantages of the rows `taken`; the others are the ends of episodes."""
+        v, chunk_ends = values.double().cpu().numpy(), ~taken.bool().cpu().numpy()
+        advantages = generalized_advantages(v, rewards, terminated, chunk_ends, self.gamma, self.lambda_)
         estimated = torch.from_numpy(advantages).to(values)[taken]
         if not len(estimated):
             raise InputError("an iteration has no time-step to learn from; check the environment and the batch size")
-        kept[Postprocessing.VALUE_TARGETS] = estimated + values[taken]
         spread = estimated.std(correction=0).clamp_min(1e-4)
-        kept[Postprocessing.ADVANTAGES] = (estimated - estimated.mean()) / spread
-        return kept
+        return {
+            Postprocessing.VALUE_TARGETS: estimated + values[taken],
+            Postprocessing.ADVANTAGES: (estimated - estimated.mean()) / spread,
+        }

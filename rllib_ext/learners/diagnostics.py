@@ -1,5 +1,6 @@
 """How able to learn a network still is: measured once per iteration, from the last mini-batch and the weights."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,10 @@ class Diagnostics:
             )
             for layer in layers
         ]
+
+    def take(self, outputs: Mapping[Tensor, Tensor]) -> None:
+        """Takes the outputs of hidden layers, by their input weights, where no forward pass of the module was seen."""
+        self.latest |= {name: outputs[weight] for name, weight in self.weights.items() if weight in outputs}
 
     @torch.no_grad()
     def measure(self, gnt: GenerateAndTest | None, report: StepReport | None) -> dict[tuple[str, ...], float]:

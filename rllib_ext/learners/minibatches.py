@@ -25,10 +25,12 @@ class MiniBatch(NamedTuple):
     """Number of time-steps."""
     is_last: bool
     """Whether it is the last one of its iteration."""
+    count: int = 1
+    """For how many mini-batches of so many rows it stands."""
 
     def env_steps(self) -> int:
         """The number of time-steps, as RLlib asks for it."""
-        return self.rows
+        return self.rows * self.count
 
 
 class MiniBatches:
@@ -70,11 +72,22 @@ class MiniBatches:
         self.seed, self.learner, self.first_epoch = seed, learner, first_epoch
 
     def __iter__(self) -> Iterator[MiniBatch]:
-        order = torch.cat([self._order(self.first_epoch + epoch) for epoch in range(self.epochs)]).to(self.device)
+        order = self.order()
         for number in range(self.total):
             index = order[number * self.size : (number + 1) * self.size]
-            batch = {name: rows_of(column, index) for name, column in self.columns.items()}
-            yield MiniBatch({self.module_id: batch}, self.size, number == self.total - 1)
+            yield MiniBatch({self.module_id: self.rows_at(index)}, self.size, number == self.total - 1)
+
+    def order(self) -> Tensor:
+        """The rows of the first mini-batch, then those of the second, and so on."""
+        return torch.cat([self._order(self.first_epoch + epoch) for epoch in range(self.epochs)]).to(self.device)
+
+    def rows_at(self, index: Tensor) -> dict[str, Any]:
+        """Some rows of all columns."""
+        return {name: rows_of(column, index) for name, column in self.columns.items()}
+
+    def at_once(self) -> MiniBatch:
+        """One that stands for all mini-batches, where they were learned from in one go."""
+        return MiniBatch({self.module_id: self.columns}, self.size, is_last=True, count=self.total)
 
     def _order(self, epoch: int) -> Tensor:
         draws = words(self.seed, Purpose.MINI_BATCHES, self.rows, address=(epoch, self.learner, 0))

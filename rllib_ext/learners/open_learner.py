@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils import metrics as names
 from torch import Tensor
 
@@ -18,6 +19,8 @@ class OpenLearner(TorchLearner):
     reporting = True
     """Whether what the present mini-batch reports is kept: RLlib keeps the reports of an iteration's last one."""
     _rows = 0
+    _loss: Tensor | None = None
+    """Loss of the last mini-batch of an iteration that is learned from already."""
 
     @property
     def learner_index(self) -> int:
@@ -25,9 +28,27 @@ class OpenLearner(TorchLearner):
         return int(self._learner_index)
 
     @property
+    def plain_steps(self) -> bool:
+        """Whether gradients go to the optimizers as they are, or would but for numbers that are not finite."""
+        return self._lr_scheduler_classes is None and self._grad_scalers is None
+
+    def with_own(self, names: Iterable[str], known: type) -> list[str]:
+        """Those of some methods, and of RLlib's for one mini-batch, that are not those of the class `known`."""
+        own = (*names, "_update", "_compute_off_policyness")
+        return [name for name in own if getattr(type(self), name) is not getattr(known, name) or name in vars(self)]
+
+    def report_off_policyness(self, batch: dict[str, Any]) -> None:
+        """Reports how old the weights are with which a mini-batch was sampled."""
+        self._compute_off_policyness(batch)
+
+    @property
     def connectors(self) -> Any:
         """The pipeline that makes a batch of episodes; None if there is none."""
         return self._learner_connector
+
+    def columns_of(self, episodes: list[Any]) -> dict[str, Any] | None:
+        """The whole batch by module, made without connectors; None: they are needed."""
+        return None
 
     def mini_batches(self, columns: dict[str, Any], stock: Iterable[Any], **kwargs: Any) -> Iterable[Any]:
         """The mini-batches of an iteration.
@@ -38,6 +59,10 @@ class OpenLearner(TorchLearner):
           kwargs: what `update` was called with.
         """
         return stock
+
+    def learn_at_once(self, batches: MiniBatches) -> Tensor | None:
+        """Learns from all mini-batches of an iteration in one go. Returns the last one's loss; None: one by one."""
+        return None
 
     def before_mini_batch(self, module_ids: list[str]) -> None:
         """Is called before each update, with the modules that have data in the mini-batch."""
@@ -52,8 +77,7 @@ class OpenLearner(TorchLearner):
 
     def step_optimizers(self, gradients: dict[Any, Tensor]) -> None:
         """RLlib's `apply_gradients`, or the part of it that is left when all gradients are finite."""
-        special = self._lr_scheduler_classes is not None or self._grad_scalers is not None
-        if special or not gradients or not _all_finite(list(gradients.values())):
+        if not self.plain_steps or not gradients or not _all_finite(list(gradients.values())):
             super().apply_gradients(gradients)
             return
         for param, gradient in gradients.items():
@@ -62,8 +86,23 @@ class OpenLearner(TorchLearner):
             optimizer.step()
 
     def _make_batch_if_necessary(self, training_data: Any) -> Any:
+        episodes = training_data.episodes
+        columns = None if episodes is None or training_data.batch is not None else self._plain_columns(episodes)
+        if columns is not None:
+            batches = {module_id: SampleBatch(rows) for module_id, rows in columns.items()}
+            return MultiAgentBatch(batches, env_steps=sum(map(len, episodes)))
         with torch.no_grad():  # values for advantages need no graph, and are no part of any mini-batch
             return super()._make_batch_if_necessary(training_data)
+
+    def _plain_columns(self, episodes: list[Any]) -> dict[str, Any] | None:
+        """`columns_of`, with the reports of a pipeline of connectors."""
+        with self.metrics.log_time((names.ALL_MODULES, names.LEARNER_CONNECTOR, names.CONNECTOR_PIPELINE_TIMER)):
+            columns = self.columns_of(episodes)
+        if columns is not None:
+            steps = sum(map(len, episodes))
+            for name in (names.LEARNER_CONNECTOR_SUM_EPISODES_LENGTH_IN, names.LEARNER_CONNECTOR_SUM_EPISODES_LENGTH_OUT):
+                self.metrics.log_value((names.ALL_MODULES, name), steps)
+        return columns
 
     def _create_iterator_if_necessary(self, **kwargs: Any) -> Any:
         stock = super()._create_iterator_if_necessary(**kwargs)
@@ -74,15 +113,22 @@ class OpenLearner(TorchLearner):
             )
         batch = getattr(stock, "_batch", None)
         chosen = stock if batch is None else self.mini_batches(batch.policy_batches, stock, **kwargs)
-        return self._reporting_the_last(chosen) if isinstance(chosen, MiniBatches) else chosen
+        return self._all_or_each(chosen) if isinstance(chosen, MiniBatches) else chosen
 
-    def _reporting_the_last(self, batches: MiniBatches) -> Iterator[MiniBatch]:
+    def _all_or_each(self, batches: MiniBatches) -> Iterator[MiniBatch]:
+        self._loss = self.learn_at_once(batches)
+        if self._loss is not None:
+            yield batches.at_once()
+            return
         for batch in batches:
             self.reporting = batch.is_last
             yield batch
         self.reporting = True
 
     def _update(self, batch: dict[str, Any]) -> Any:
+        if self._loss is not None:
+            losses, self._loss = dict.fromkeys(batch, self._loss), None
+            return {}, losses, {}
         self.before_mini_batch(list(batch))
         return super()._update(batch)
 
@@ -99,7 +145,7 @@ class OpenLearner(TorchLearner):
         if not isinstance(batch, MiniBatch):
             super()._log_steps_trained_metrics(batch)
             return
-        self._rows += batch.rows
+        self._rows += batch.env_steps()
         if not batch.is_last:
             return
         (module_id,) = batch.policy_batches

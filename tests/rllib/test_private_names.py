@@ -59,9 +59,12 @@ USED = {
     },
     "rllib_ext/ant/algorithm_mixin.py": {"ray.rllib.algorithms.algorithm:Algorithm": "_check_component"},
     "rllib_ext/ant/open_env_runner.py": {
-        RUNNER: "_cached_to_module _device _env_to_module _make_on_episode_callback _module_to_env _needs_initial_reset "
-        "_new_episode _ongoing_episodes _ongoing_episodes_for_metrics _shared_data _try_env_reset _try_env_step",
-        "gymnasium.wrappers:TimeLimit": "_elapsed_steps",
+        RUNNER: "_cached_to_module _callbacks _device _done_episodes_for_metrics _env_to_module _increase_sampled_metrics "
+        "_log_env_steps _make_on_episode_callback _metrics_num_env_steps_sampled _metrics_num_try_env_step _module_to_env "
+        "_needs_initial_reset _new_episode _ongoing_episodes _ongoing_episodes_for_metrics _reset_envs_and_episodes _sample "
+        "_shared_data _try_env_reset _try_env_step",
+        "ray.rllib.env.single_agent_episode:SingleAgentEpisode": "_last_step_time _start_time",
+        "gymnasium.wrappers:TimeLimit": "_elapsed_steps _max_episode_steps",
         "gymnasium.vector:SyncVectorEnv": "_autoreset_envs",
     },
     "rllib_ext/learners/open_learner.py": {

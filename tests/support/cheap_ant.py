@@ -67,7 +67,7 @@ class RecordingRunner(SlipperyEnvRunner):
     def after_step(self, stepping: list[int]) -> None:
         super().after_step(stepping)
         frictions = self.env.unwrapped.get_attr("friction")  # type: ignore[attr-defined]
-        self.record += [(number, frictions[index]) for index, number in self._numbers.items()]
+        self.record += [(self.last_number(index), frictions[index]) for index in stepping]
 
 
 class CheapPPO(GlobalStepAlgorithm, PPO):

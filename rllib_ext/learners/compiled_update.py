@@ -1,0 +1,282 @@
+"""All mini-batches of an iteration of PPO in compiled code, for RLModules of the paper's kind.
+
+Weights, moments, utilities and ages stay where they are: compiled code works on the memory of the module's parameters, of
+`cbp_ray.Adam` and of `GenerateAndTest`, and leaves there what the way through autograd leaves, to rounding. Policy and value
+network learn side by side, each in a thread of its own where there are two cores. They meet where units are due to be replaced,
+which `GenerateAndTest` does itself.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg.cython_blas  # noqa: F401  (the BLAS of compiled code, which must be there before its threads are limited)
+import torch
+from numpy.typing import NDArray
+from ray.rllib.core.columns import Columns
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+from cbp_ray.algorithm.adam import Adam
+from cbp_ray.algorithm.generate_and_test import GenerateAndTest
+from cbp_ray.algorithm.step_report import StepReport
+from cbp_ray.algorithm.watched_layer import Measurements
+from cbp_ray.compiled.adam import CompiledAdam, Views
+from cbp_ray.compiled.mlp import Workspace, outputs_of, workspace
+from cbp_ray.compiled.ppo import Loss, Network, Rows, learn
+from cbp_ray.compiled.units import Units, Watching
+from cbp_ray.kernels.activations import Activation
+from cbp_ray.kernels.choices import Utility
+from cbp_ray.presets import NEEDS
+from rllib_ext.learners.minibatches import MiniBatches
+from rllib_ext.plain_module import PlainActorCritic, PlainMLP
+
+COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS)
+DIMENSIONS = (2, 2, 1, 1, 1)
+NOT_WATCHING = Watching(False, 0, np.float32(0), False, False, False, False, False, False)
+
+
+class LossSettings(NamedTuple):
+    """What the loss of an iteration is made of."""
+
+    clip: float = 0.0
+    entropy_coefficient: float = 0.0
+    value_clip: float = 0.0
+    value_coefficient: float = 0.0
+    clean: bool = False
+    """Whether gradients that are not finite are made so."""
+
+
+class Outcome(NamedTuple):
+    """What an iteration leaves besides weights and states."""
+
+    surrogate: Tensor
+    """Of the last mini-batch, before its update: what the policy is to maximize, [rows]."""
+    values: Tensor
+    """Of the last mini-batch, before its update, [rows]."""
+    entropy: Tensor
+    """Of the last mini-batch, before its update."""
+    last: dict[str, Any]
+    """The columns of the last mini-batch."""
+    hidden: dict[Tensor, Tensor]
+    """Outputs of hidden units in the last mini-batch, [rows, units], by the layer's input weights."""
+    report: StepReport | None
+    """The last step of generate-and-test."""
+    replaced: int
+    """Number of units replaced."""
+    nonfinite: dict[Tensor, int]
+    """Parameters that had gradients that are not finite, with the number of such mini-batches."""
+
+
+def refusal(plain: PlainActorCritic, optimizers: list[Any], gnt: GenerateAndTest | None) -> str | None:
+    """Why a module must learn with autograd, or None."""
+    networks = (plain.policy, plain.value)
+    if plain.value is None or any(net is None or len(net.layers) < 2 for net in networks):
+        return "a network has no hidden layer"
+    if len(optimizers) != 1 or type(optimizers[0]) is not Adam or not optimizers[0].fused:
+        return "the optimizer is not cbp_ray.Adam(fused=True) alone"
+    (optimizer,) = optimizers
+    groups, parameters = optimizer.param_groups, plain.parameters
+    if len(groups) != 1 or {id(p) for p in groups[0]["params"]} != {id(p) for p in parameters}:
+        return "the optimizer has not exactly the parameters of policy and value network in one group"
+    if not all(p.requires_grad for p in parameters):
+        return "some parameters are frozen"
+    if len({optimizer.state_of(p)["time_step"] for p in parameters}) > 1:
+        return "some parameters had fewer updates than others"
+    if gnt is not None:
+        hidden = {id(layer.weight) for net in networks if net is not None for layer in net.layers[:-1]}
+        if {id(weight) for weight in gnt.measurements().places} != hidden:
+            return "generate-and-test does not treat all hidden layers"
+    return None
+
+
+def unsuitable(batches: MiniBatches) -> str | None:
+    """Why an iteration's data must be learned from with autograd, or None."""
+    for name, dimensions in zip(COLUMNS, DIMENSIONS, strict=True):
+        column = batches.columns.get(name)
+        if (
+            not isinstance(column, Tensor)
+            or not column.is_cpu
+            or column.dtype is not torch.float32
+            or column.ndim != dimensions
+        ):
+            return f"{name} is not a float32 tensor of {dimensions} dimensions on a CPU"
+    return None
+
+
+class CompiledUpdate:
+    """Learns from whole iterations. It keeps memory and threads, and nothing that a checkpoint would need."""
+
+    def __init__(self) -> None:
+        self.adam = CompiledAdam()
+        self._blas = ThreadpoolController()
+        self._spaces: dict[tuple[Any, ...], Workspace] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def run(
+        self,
+        plain: PlainActorCritic,
+        optimizer: Adam,
+        gnt: GenerateAndTest | None,
+        batches: MiniBatches,
+        settings: LossSettings,
+    ) -> Outcome:
+        """Learns from all mini-batches, if there was no `refusal`."""
+        assert plain.value is not None
+        order = batches.order()
+        columns = [batches.columns[name].detach().contiguous().numpy() for name in COLUMNS]
+        rows = Rows(*columns, order.numpy())
+        both = [_Part(self, plain, net, optimizer, batches.size, settings) for net in (plain.policy, plain.value)]
+        done, due, report, replaced = 0, [], None, 0
+        while done < batches.total:
+            until = batches.total
+            if gnt is not None:
+                count, due = gnt.count_steps(batches.total - done)
+                until = done + count
+            self._learn(both, gnt, rows, done, until)
+            done = until
+            if gnt is not None:
+                report = gnt.replace_due(due)
+                replaced += sum(map(len, report.replaced.values()))
+        policy, value = (part.network for part in both)
+        last = order[(batches.total - 1) * batches.size : batches.total * batches.size]
+        return Outcome(
+            torch.from_numpy(policy.per_example),
+            torch.from_numpy(value.per_example),
+            torch.tensor(policy.entropy[0], dtype=torch.float32),
+            batches.rows_at(last),
+            both[0].hidden | both[1].hidden,
+            report,
+            replaced,
+            both[0].nonfinite | both[1].nonfinite,
+        )
+
+    def values(self, plain: PlainActorCritic, optimizer: Adam, size: int, observations: NDArray[np.float32]) -> Tensor:
+        """V(s) for any number of observations."""
+        assert plain.value is not None
+        part = _Part(self, plain, plain.value, optimizer, size, LossSettings())
+        network = part.prepared(None, 0)[2]
+        values = np.empty((len(observations), 1), np.float32)
+        with self._blas.limit(limits=1, user_api="blas"):
+            outputs_of(observations, network.params, network.space, part.loss.activation, values)
+        return torch.from_numpy(values[:, 0])
+
+    def _learn(self, both: list["_Part"], gnt: GenerateAndTest | None, rows: Rows, first: int, last: int) -> None:
+        watching, measured = _watching(gnt), None if gnt is None else gnt.measurements()
+        calls = [part.prepared(measured, last - first) for part in both]
+        with self._blas.limit(limits=1, user_api="blas"):
+            if min(len(os.sched_getaffinity(0)), torch.get_num_threads()) > 1:
+                if self._threads is None:
+                    self._threads = ThreadPoolExecutor(1, thread_name_prefix="value-network")
+                step, table, network, loss = calls[1]
+                other = self._threads.submit(learn, first, last, step, table, rows, network, watching, loss)
+                step, table, network, loss = calls[0]
+                learn(first, last, step, table, rows, network, watching, loss)
+                other.result()
+            else:
+                for step, table, network, loss in calls:
+                    learn(first, last, step, table, rows, network, watching, loss)
+        for part in both:
+            part.count(last - first)
+
+    def space(self, sizes: list[int], examples: int, extra: int, kind: str) -> Workspace:
+        """Memory for a network, kept from iteration to iteration."""
+        key = (*sizes, examples, extra, kind)
+        if key not in self._spaces:
+            self._spaces[key] = workspace(sizes, examples, extra)
+        return self._spaces[key]
+
+
+class _Part:
+    """One of the two networks during an iteration."""
+
+    def __init__(
+        self,
+        owner: CompiledUpdate,
+        plain: PlainActorCritic,
+        net: PlainMLP,
+        optimizer: Adam,
+        size: int,
+        settings: LossSettings,
+    ) -> None:
+        self.owner, self.net = owner, net
+        is_policy = net is plain.policy
+        # In place of log σ, the value network has a parameter without numbers.
+        self.own = [*net.parameters, *([plain.log_std] if is_policy else [])]
+        self.states = [optimizer.state_of(p) for p in self.own]
+        self.group = group = optimizer.param_groups[0]
+        sizes = [net.layers[0].in_features, *(layer.out_features for layer in net.layers)]
+        self.space = owner.space(sizes, size, len(plain.log_std) if is_policy else 0, "policy" if is_policy else "value")
+        beta1, beta2 = group["betas"]
+        scalars = [np.float32(x) for x in (group["lr"], 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"])]
+        code = int(Activation[net.activation.upper()])
+        limits = (settings.clip, settings.entropy_coefficient, plain.log_std_limit, settings.value_clip)
+        numbers = [float(x) for x in (*limits, settings.value_coefficient)]
+        self.loss = Loss(is_policy, code, *numbers, *scalars, settings.clean)  # type: ignore[arg-type]
+        self.counts = np.zeros(len(net.parameters) + 1, np.int64)
+        self.per_example, self.entropy = np.zeros(size, np.float32), np.zeros(1)
+        self.network: Any = None
+
+    def prepared(self, measured: Measurements | None, steps: int) -> tuple[int, Any, Network, Loss]:
+        """What `learn` needs for so many steps: views of the memory as it is now, since replacements give state new memory."""
+        nothing = torch.zeros(0)
+        params, states = self.own, self.states
+        if not self.loss.is_policy:
+            params, states = [*params, nothing], [*states, {"exp_avg": nothing, "exp_avg_sq": nothing}]
+        views = Views(params, states)
+        step = self.states[0]["time_step"]
+        self.network = Network(
+            tuple(tuple(arrays) for _, arrays in views.of_params),
+            views.resets,
+            views.first,
+            views.second,
+            tuple(_units(measured, layer.weight) for layer in self.net.layers[:-1]),
+            self.space,
+            self.counts,
+            self.per_example,
+            self.entropy,
+        )
+        return step, self.owner.adam.table(*self.group["betas"], step + steps), self.network, self.loss
+
+    def count(self, steps: int) -> None:
+        """Counts the optimizer's steps that were made."""
+        for state in self.states:
+            state["time_step"] += steps
+
+    @property
+    def hidden(self) -> dict[Tensor, Tensor]:
+        """Outputs of the hidden units in the last mini-batch, by the layer's input weights."""
+        outputs = self.space.levels[1:-1]
+        return {layer.weight: torch.from_numpy(h) for layer, h in zip(self.net.layers, outputs, strict=False)}
+
+    @property
+    def nonfinite(self) -> dict[Tensor, int]:
+        """Parameters that had gradients that are not finite."""
+        return {p: int(count) for p, count in zip(self.own, self.counts, strict=False) if count}
+
+
+def _units(measured: Measurements | None, weight: Tensor) -> Units:
+    if measured is None:
+        return Units(*[np.zeros(0, np.float32)] * len(Units._fields))
+    at = measured.places[weight]
+    return Units(*(vector[at].numpy() for vector in measured[1:]))
+
+
+def _watching(gnt: GenerateAndTest | None) -> Watching:
+    if gnt is None:
+        return NOT_WATCHING
+    settings, variant = gnt.settings, gnt.settings.variant
+    needs = NEEDS[settings.utility]
+    return Watching(
+        active=True,
+        utility=int(Utility[settings.utility.upper()]),
+        rest=np.float32(1 - settings.decay_rate),
+        lagged=variant.lagged,
+        mean_magnitudes=variant.mean_magnitudes,
+        averages=needs.deviation or needs.absolute or variant.transfers_bias,
+        deviation=needs.deviation,
+        magnitude_in=needs.magnitude_in,
+        magnitude_out=needs.magnitude_out,
+    )
