@@ -22,7 +22,9 @@ storage_option = click.option(
     help="Where results are kept: a folder that all nodes share, or a URI such as s3://bucket/path.",
 )
 set_option = click.option("--set", "overrides", metavar="A.B=C", multiple=True, help="Replace one setting; may be repeated.")
-seeds_option = click.option("--seeds", metavar="START:STOP", help="Seeds START to STOP-1 instead of those in the config.")
+seeds_option = click.option(
+    "--seeds", metavar="SEEDS", help="Seeds instead of those in the config: 0:100 for 0 to 99, or 1,2,5:9."
+)
 scale_option = click.option(
     "--scale",
     type=Choice(SCALES),
