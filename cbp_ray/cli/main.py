@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli import figures, jobs, results, sweeps
+from cbp_ray.cli import figures, jobs, results, stored, sweeps
 from cbp_ray.cli.errors import Choice, Failed, Program, describe
 from cbp_ray.cli.options import json_option
 
@@ -81,7 +81,7 @@ def cli(ctx: click.Context) -> None:
 
 COMMANDS = (
     *(sweeps.run, figures.reproduce, figures.plot, results.results, sweeps.status, figures.figures),
-    *(jobs.submit, jobs.logs, jobs.stop),
+    *(stored.verify, stored.mv, stored.rm, jobs.submit, jobs.logs, jobs.stop),
 )
 for command in COMMANDS:
     cli.add_command(command)

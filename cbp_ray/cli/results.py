@@ -319,14 +319,10 @@ def _write(value: Any) -> str:
 
 def small_curve(values: Any, width: int = CURVE_WIDTH) -> str:
     """A curve in one line of text, from the lowest block to the highest: `▁▂▄▆█`."""
-    finite = [float(value) if math.isfinite(value) else None for value in values]
-    parts = [
-        finite[len(finite) * k // width : max(len(finite) * (k + 1) // width, len(finite) * k // width + 1)]
-        for k in range(width)
-    ]
-    means = [
-        sum(known) / len(known) if (known := [v for v in part if v is not None]) else None for part in parts[: len(finite)]
-    ]
+    count, width = len(values), min(width, len(values))
+    parts = [values[count * k // width : count * (k + 1) // width] for k in range(width)]
+    known = [[float(value) for value in part if math.isfinite(value)] for part in parts]
+    means = [sum(part) / len(part) if part else None for part in known]
     present = [mean for mean in means if mean is not None]
     if not present:
         return ""

@@ -6,18 +6,26 @@ from typing import Any
 
 from cbp_ray.errors import InputError
 from cbp_ray.results.storage import Folder
-from cbp_ray.results.store import Store
+from cbp_ray.results.store import REDO, Store
 
 FOLDER, SUFFIX = "sweeps", ".json"
 Record = dict[str, Any]
 
 
 def read_records(store: Store) -> Iterator[tuple[str, Record]]:
-    """Name and content of every record."""
+    """Name and content of every record.
+
+    Raises:
+      InputError: if one is damaged.
+    """
     folder = store.folder / FOLDER
     for file in folder.names():
         if file.endswith(SUFFIX):
-            yield file.removesuffix(SUFFIX), json.loads(folder.read(file))
+            try:
+                record = json.loads(folder.read(file))
+            except ValueError as error:
+                raise InputError(f"{folder.location}/{file}: must be JSON, got {error}; {REDO}") from None
+            yield file.removesuffix(SUFFIX), record
 
 
 def stored_sweeps(storage: Folder) -> list[str]:

@@ -1,6 +1,7 @@
 """What a sweep's folder says of the files that share it: what each asks for, with every setting resolved."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -83,3 +84,14 @@ def sweep_text(record: Mapping[str, Any], configurations: Iterable[Mapping[str, 
         "groups": groups,
     }
     return str(yaml.dump(document, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, width=128))
+
+
+def rename_records(store: Store) -> None:
+    """Makes the records of a sweep that was moved say its new name."""
+    folder = store.folder / FOLDER
+    for name, record in list(read_records(store)):
+        folder.write(f"{name}{SUFFIX}", json.dumps(record | {"sweep": store.sweep}).encode())
+    for place, name in [(folder, name) for name in folder.names()] + [(store.folder, name) for name in store.folder.names()]:
+        if name.endswith(".yaml"):
+            text = re.sub(r"^sweep: .*$", f"sweep: {store.sweep}", place.read(name).decode(), count=1, flags=re.MULTILINE)
+            place.write(name, text.encode())

@@ -34,6 +34,7 @@ def run_sweep(
     progress: Listener = lambda _: None,
     retries: int = RETRIES,
     tensorboard: bool = True,
+    max_concurrent: int | None = None,
 ) -> Totals:
     """Runs what a sweep still lacks. Call it again after whatever happened: nothing that is stored runs twice.
 
@@ -44,6 +45,7 @@ def run_sweep(
       progress: told of every event.
       retries: how many times more a trial is tried that fails.
       tensorboard: whether to write a TensorBoard run per configuration.
+      max_concurrent: how many trials may run at the same time; as many as fit without it.
 
     Returns:
       What was done. Failed trials do not raise.
@@ -59,6 +61,7 @@ def run_sweep(
     news = _bring_data(sweep) if missing.any else []
     with cluster.connected(address) if missing.any else contextlib.nullcontext():
         slots = cluster.slots(sweep.resources) if missing.any else 0
+        slots = min(slots, max_concurrent or slots)
         if missing.any and slots == 0 and address is None:
             raise InputError(_does_not_fit(sweep.resources))
         plan = make_plan(missing, max(slots, 1))
@@ -84,7 +87,8 @@ def run_sweep(
             if missing.any:
                 from cbp_ray.sweeps.tune_callback import SweepCallback
 
-                _fit(plan, store, slots, retries, SweepCallback(plan, store, totals, progress, heartbeat, boards))
+                callback = SweepCallback(plan, store, totals, progress, heartbeat, boards)
+                _fit(plan, store, slots, retries, callback, max_concurrent)
             else:
                 progress(Event("end", totals))
         except BaseException as error:
@@ -105,7 +109,9 @@ def _bring_data(sweep: Sweep) -> list[str]:
     return [f"{dataset} fetched from {source} to {folder}" for dataset, folder, source in fetched if source]
 
 
-def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCallback") -> None:
+def _fit(
+    plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCallback", max_concurrent: int | None = None
+) -> None:
     """Runs the trials of a plan with Tune."""
     from ray import tune
 
@@ -120,7 +126,12 @@ def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCal
         settings = search_settings(plan.sweep, store, slots)
     else:
         space = {PACKED: tune.grid_search([pack(store, trial.block, trial.group) for trial in plan.trials])}
-        settings = tune.TuneConfig(reuse_actors=True, trial_name_creator=_short_name, trial_dirname_creator=_short_name)
+        settings = tune.TuneConfig(
+            reuse_actors=True,
+            trial_name_creator=_short_name,
+            trial_dirname_creator=_short_name,
+            max_concurrent_trials=max_concurrent,
+        )
     with tempfile.TemporaryDirectory(prefix="cbp-ray-tune-", ignore_cleanup_errors=True) as scratch:
         run_config = tune.RunConfig(
             # What Tune keeps for itself; results go to the store.

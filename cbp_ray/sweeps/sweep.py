@@ -139,10 +139,7 @@ def _make_sweep(document: Document, source: str, scale: str) -> Sweep:
     name = document.get("sweep")
     if name is None:
         raise InputError(f"sweep: must be set, got nothing; add sweep: {source}")
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InputError(f"sweep: must be a name of letters, digits, '.', '_' and '-', got {name!r}; use another")
-    if name in RESERVED:
-        raise InputError(f"sweep: must not be {name!r}, where `cbp-ray reproduce` puts its drawings; use another")
+    check_name(name)
     engine = document.get("engine", "kernel")
     if engine not in NAMES:
         raise InputError(f"engine: must be one of {', '.join(NAMES)}, got {engine!r}; use kernel")
@@ -156,6 +153,14 @@ def _make_sweep(document: Document, source: str, scale: str) -> Sweep:
 
         check_search(sweep)
     return sweep
+
+
+def check_name(name: Any) -> None:
+    """Refuses what cannot be the name of a sweep."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InputError(f"sweep: must be a name of letters, digits, '.', '_' and '-', got {name!r}; use another")
+    if name in RESERVED:
+        raise InputError(f"sweep: must not be {name!r}, where `cbp-ray reproduce` puts its drawings; use another")
 
 
 def _loggers(names: Any) -> tuple[str, ...]:
