@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cbp_ray.errors import InputError
@@ -56,6 +57,10 @@ def run_sweep(
     """
     store = Store(storage, sweep.name)
     address = cluster.resolve_address(address)
+    if sweep.loggers:
+        from cbp_ray.sweeps.loggers import LoggerUpdates, check_loggers
+
+        check_loggers(sweep)
     missing = find_missing(sweep, store)
     # Whether anything is left does not depend on the cluster, and starting one takes seconds.
     news = _bring_data(sweep) if missing.any else []
@@ -72,6 +77,7 @@ def run_sweep(
 
         record = record_sweep(sweep, store)
         boards = BoardUpdates(sweep, store, missing.names, warn) if tensorboard else None
+        loggers = [LoggerUpdates(sweep, store, missing.names, warn)] if sweep.loggers else []
         if missing.any:
             progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
             if slots == 0:
@@ -88,8 +94,13 @@ def run_sweep(
                 from cbp_ray.sweeps.tune_callback import SweepCallback
 
                 callback = SweepCallback(plan, store, totals, progress, heartbeat, boards)
-                _fit(plan, store, slots, retries, callback, max_concurrent)
+                _fit(plan, store, slots, retries, callback, max_concurrent, loggers)
             else:
+                for each in loggers:
+                    if each.pending():
+                        with cluster.connected(address):
+                            each.setup()
+                            each.finish()
                 progress(Event("end", totals))
         except BaseException as error:
             heartbeat.beat("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", force=True)
@@ -110,7 +121,13 @@ def _bring_data(sweep: Sweep) -> list[str]:
 
 
 def _fit(
-    plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCallback", max_concurrent: int | None = None
+    plan: Plan,
+    store: Store,
+    slots: int,
+    retries: int,
+    callback: "SweepCallback",
+    max_concurrent: int | None = None,
+    loggers: "Sequence[tune.Callback]" = (),
 ) -> None:
     """Runs the trials of a plan with Tune."""
     from ray import tune
@@ -141,7 +158,7 @@ def _fit(
             # Trials keep checkpoints of their own, which outlive Tune.
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=retries),
-            callbacks=[callback],
+            callbacks=[callback, *loggers],
         )
         trainable = tune.with_resources(RunBlock, _request(plan.sweep.resources))
         tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()
