@@ -10,6 +10,7 @@ import pytest
 from made_up_results import store_made_up
 
 from cbp_ray.cli import main
+from cbp_ray.cli.options import Duration, limited_time
 from cbp_ray.results import Block, Store, load
 from cbp_ray.results.tensorboard import write_image
 from cbp_ray.sweeps import Sweep, load_sweep, unfinished
@@ -198,3 +199,36 @@ def test_without_an_answer_nothing_is_removed(
     monkeypatch.setattr("click.termui.visible_prompt_func", nobody)
     assert main(["rm", "small", *location(store)]) == 2
     assert "--yes: " in capsys.readouterr().err and path_of(store).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30min", 1800), ("2h", 7200), ("1.5h", 5400), ("1h30m", 5400), ("1d", 86_400)]
+)
+def test_a_time_is_a_number_with_its_unit(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "2 hours", "h", "-1h", "0s", "1h!", "nan"])
+def test_a_time_without_a_unit_is_refused(text: str, sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tmp_path / "small.yaml"), "--storage", str(tmp_path / "out"), f"--time-limit={text}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("cbp-ray run: --time-limit: ") and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_ends_within_its_time_is_not_interrupted() -> None:
+    with limited_time(0.05):
+        pass
+    time.sleep(0.1)
+    with pytest.raises(KeyboardInterrupt), limited_time(0.05):
+        time.sleep(10)
+
+
+def test_a_dry_run_counts_with_the_trials_that_may_run_at_once(
+    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(tmp_path / "small.yaml"), "--storage", str(tmp_path), "--dry-run", "--json"]
+    assert main([*arguments, "--max-concurrent", "1", "--seeds", "1,3:5"]) == 0
+    estimate = json.loads(capsys.readouterr().out)
+    assert (estimate["cores"], estimate["runs"]) == (1, 6)
+    assert main([*arguments, "--max-concurrent", "0"]) == 2
