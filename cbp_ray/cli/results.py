@@ -23,6 +23,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 10
 ABOUT = ("key", "engine", "state", "search", "metric", "seeds", "seeds_wanted", "diverged", "at_examples", "value")
 """Columns that are neither settings nor diagnostics, beside those of `NUMBERS`."""
+SMALL_IS_GOOD = "error"
+"""The one performance metric of which less is better."""
 NUMBERS = ("performance", "performance_low", "performance_high", "late", "late_low", "late_high")
 
 
@@ -92,6 +94,10 @@ def results(
         return click.echo(json.dumps(answer))
     for table in shown:
         table.print(top)
+    from cbp_ray.sweeps.running import running_on
+
+    if (host := running_on(found.store)) is not None:
+        click.echo(f"The sweep runs on {host}: this is what is stored so far.")
     if best is not None and text is not None:
         said = f"in {best_file}" if best_file is not None else "as a sweep file"
         click.echo(f"The best {said}, to run again or with more seeds:\n")
@@ -240,11 +246,11 @@ def _rank(row: Row, by: str = "performance") -> float:
     value = row.get(by)
     if not _known(value):
         return math.inf
-    return float(value) if row["metric"] == "error" else -float(value)
+    return float(value) if row["metric"] == SMALL_IS_GOOD else -float(value)
 
 
 def _small_is_good(rows: Sequence[Row]) -> bool:
-    return any(row.get("metric") == "error" for row in rows)
+    return any(row.get("metric") == SMALL_IS_GOOD for row in rows)
 
 
 def _known(value: Any) -> bool:

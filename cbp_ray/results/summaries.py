@@ -70,11 +70,6 @@ def _columns(name: str, values: Array) -> dict[str, float]:
     return {name: float(found.estimate[0]), f"{name}_low": float(found.low[0]), f"{name}_high": float(found.high[0])}
 
 
-def small_is_good(metric: str) -> bool:
-    """Whether less of a performance metric is better."""
-    return metric == "error"
-
-
 def plain_settings(settings: OnlineConfig | Mapping[str, Any]) -> dict[str, Any]:
     """`{"algorithm.replacement_rate": 1e-4, …}`, from a config or from what it dumps; a list is text such as `5x10`."""
     flat: dict[str, Any] = {}

@@ -58,7 +58,7 @@ class Results:
     """
 
     def __init__(self, store: Store, records: Iterable[Record]) -> None:
-        self._store, self._records = store, list(records)
+        self.store, self._records = store, list(records)
         self._names: dict[str, list[BlockName]] = defaultdict(list)
         for name in store.names():
             self._names[name.key].append(name)
@@ -71,7 +71,7 @@ class Results:
     @property
     def sweep(self) -> str:
         """Name of the sweep."""
-        return self._store.sweep
+        return self.store.sweep
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
@@ -79,7 +79,7 @@ class Results:
         found: dict[str, Entry] = {}
         for record in self._records:
             if record.get("kind") == "search":
-                log = SearchLog(self._store, record["search"])
+                log = SearchLog(self.store, record["search"])
                 stopped = set(log.stopped())
                 for name in log.drawn():
                     group, config = log.read(name)
@@ -109,8 +109,8 @@ class Results:
     def read(self, entry: Entry) -> Curves | None:
         """The curves that there are of a configuration: its stored runs, or those of a stopped trial so far."""
         if entry.seeds:
-            return self._store.read_curves(entry.config, entry.seeds, entry.engine, entry.names)
-        return self._store.read_partial(Block(entry.config, entry.engine, entry.wanted)) if entry.state == "stopped" else None
+            return self.store.read_curves(entry.config, entry.seeds, entry.engine, entry.names)
+        return self.store.read_partial(Block(entry.config, entry.engine, entry.wanted)) if entry.state == "stopped" else None
 
     def _read_all(self) -> Iterator[tuple[Entry, Curves]]:
         for entry in self.entries.values():
@@ -148,7 +148,7 @@ class Results:
             summary, left = self.summaries[entry.key], set(entry.seeds)
             place = {seed: row for row, seed in enumerate(entry.seeds)}
             for name in entry.names:
-                table = read_parquet(self._store.runs, f"{name}{SUFFIX}")
+                table = read_parquet(self.store.runs, f"{name}{SUFFIX}")
                 seeds = [int(seed) for seed in table.column("seed").to_numpy()]
                 kept = [row for row, seed in enumerate(seeds) if seed in left]
                 left.difference_update(seeds)
@@ -187,7 +187,7 @@ class Results:
         )
 
     def _trials(self, record: Record) -> Iterator[dict[str, Any]]:
-        log = SearchLog(self._store, record["search"])
+        log = SearchLog(self.store, record["search"])
         stopped, metric = set(log.stopped()), record.get("metric", "error")
         # Those that began while this was read are left out.
         drawn = [name for name in log.drawn() if name.key in self.entries]

@@ -17,6 +17,8 @@ from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import CHECKPOINT, METADATA, SUFFIX, Store, read_block, read_parquet
 
 EVENTS = "events.out.tfevents."
+RECORDS = ("sweeps", "failures", "progress", "searches", "loggers")
+"""Folders of JSON that the program writes."""
 FRAME = struct.Struct("<QI")
 """Head of a record in a TensorBoard file: its length and a checksum."""
 FOOT = struct.Struct("<I")
@@ -63,16 +65,16 @@ def _check(store: Store, place: str, name: str) -> None:
         if BlockName.parse(name.removesuffix(CHECKPOINT)) is None:
             raise Broken("it is not named for a block")
         parse(folder.read(name), name)
-    elif name.startswith(EVENTS):
+    elif place.startswith("tensorboard") and name.startswith(EVENTS):
         _check_events(folder.read(name))
-    elif name.endswith(".json"):
+    elif name.endswith(".json") and place.partition("/")[0] in RECORDS:
         if not isinstance(json.loads(folder.read(name)), dict):
             raise Broken("it is no mapping")
     elif name.endswith(".yaml") and place in ("", "sweeps"):
         if not folder.read(name).startswith((b"#", b"sweep:")):
             raise Broken("it is no sweep file")
     else:
-        # Figures and whatever else people put there: that it can be read is all that is known of it.
+        # Of W&B, of MLflow, of people: that it can be read is all that is known of it.
         folder.read(name)
 
 

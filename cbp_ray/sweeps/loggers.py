@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -70,9 +71,16 @@ class Tracker:
 
     @property
     def folder(self) -> Path:
-        """Where the tracker keeps files of its own: in the sweep's folder, or here if that is no folder of this machine."""
+        """Where the tracker keeps files of its own: in the sweep's folder, if that is on a file system of this machine."""
         local = self.store.folder.local
-        return Path.cwd() if local is None else local
+        return Path(tempfile.gettempdir()) if local is None else local
+
+    def check(self) -> None:
+        """Refuses to start without the package, an account, or a place for files.
+
+        Raises:
+          InputError: one line that says what to install or to set.
+        """
 
     def make(self) -> Any:
         """The callback of Ray Tune."""
@@ -101,11 +109,14 @@ class Wandb(Tracker):
 
     name = "wandb"
 
-    @staticmethod
-    def check() -> None:
-        """Refuses to start without an account, unless W&B is told to stay offline."""
+    def check(self) -> None:
         need("wandb", "wandb")
-        if os.environ.get("WANDB_MODE") in OFFLINE or os.environ.get("WANDB_API_KEY"):
+        if os.environ.get("WANDB_MODE") in OFFLINE:
+            if self.store.folder.local is None and os.environ["WANDB_MODE"] != "disabled":
+                found = f"{self.store.storage.location} and WANDB_MODE=offline"
+                raise InputError(f"loggers: 'wandb' must have a folder for its files, got {found}; use another --storage")
+            return
+        if os.environ.get("WANDB_API_KEY"):
             return
         import wandb
 
@@ -147,10 +158,11 @@ class MLflow(Tracker):
 
     name = "mlflow"
 
-    @staticmethod
-    def check() -> None:
-        """Refuses to start without the package."""
+    def check(self) -> None:
         need("mlflow", "mlflow")
+        if self.store.folder.local is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+            found = f"{self.store.storage.location} and no MLFLOW_TRACKING_URI"
+            raise InputError(f"loggers: 'mlflow' must have a server or a folder, got {found}; set it")
 
     def make(self) -> Any:
         from ray.air.integrations.mlflow import MLflowLoggerCallback
@@ -172,17 +184,13 @@ class MLflow(Tracker):
         self._callback.tags = {"configuration": run.trial_id}
 
 
-TRACKERS: dict[str, type[Wandb] | type[MLflow]] = {Wandb.name: Wandb, MLflow.name: MLflow}
+TRACKERS: dict[str, type[Tracker]] = {Wandb.name: Wandb, MLflow.name: MLflow}
 
 
-def check_loggers(sweep: Sweep) -> None:
-    """Refuses a sweep whose loggers are not installed or have no account.
-
-    Raises:
-      InputError: one line that says what to install or to set.
-    """
+def check_loggers(sweep: Sweep, store: Store) -> None:
+    """Refuses a sweep one of whose loggers could not be told; see `Tracker.check`."""
     for name in sweep.loggers:
-        TRACKERS[name].check()
+        TRACKERS[name](store).check()
 
 
 class LoggerUpdates(Callback):

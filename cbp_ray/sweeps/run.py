@@ -60,7 +60,7 @@ def run_sweep(
     if sweep.loggers:
         from cbp_ray.sweeps.loggers import LoggerUpdates, check_loggers
 
-        check_loggers(sweep)
+        check_loggers(sweep, store)
     missing = find_missing(sweep, store)
     # Whether anything is left does not depend on the cluster, and starting one takes seconds.
     news = _bring_data(sweep) if missing.any else []

@@ -13,7 +13,7 @@ from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.results import Block, Store
 from cbp_ray.sweeps import Sweep, load_sweep, loggers, run_sweep
-from cbp_ray.sweeps.loggers import ConfigurationRun, LoggerUpdates, MLflow, Tracker
+from cbp_ray.sweeps.loggers import ConfigurationRun, LoggerUpdates, MLflow, Tracker, Wandb
 from cbp_ray.sweeps.trainable import PACKED, pack
 
 LOGGED = """
@@ -58,7 +58,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Listed:
         def make(self) -> Any:
             return callback
 
-    monkeypatch.setitem(loggers.TRACKERS, "mlflow", ListedTracker)  # type: ignore[arg-type]
+    monkeypatch.setitem(loggers.TRACKERS, "mlflow", ListedTracker)
     return callback
 
 
@@ -176,6 +176,15 @@ def test_wandb_without_an_account_is_refused_before_anything_starts(
     assert main(["run", str(tmp_path / "logged.yaml"), "--storage", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert "loggers: " in error and "WANDB_MODE=offline" in error and error.count("\n") == 1
+
+
+def test_a_bucket_needs_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cbp_ray.sweeps.loggers.need", lambda *_: None)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for tracker in (MLflow, Wandb):
+        with pytest.raises(InputError, match=r"loggers: .* must have "):
+            tracker(Store("mock://bucket", "logged")).check()
 
 
 def test_mlflow_has_one_run_per_configuration_with_the_stored_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
