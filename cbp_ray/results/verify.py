@@ -17,7 +17,7 @@ from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import CHECKPOINT, METADATA, SUFFIX, Store, read_block, read_parquet
 
 EVENTS = "events.out.tfevents."
-RECORDS = ("sweeps", "failures", "progress", "searches", "loggers")
+RECORDS = ("sweeps", "failures", "progress", "searches", "loggers", "warnings")
 """Folders of JSON that the program writes."""
 FRAME = struct.Struct("<QI")
 """Head of a record in a TensorBoard file: its length and a checksum."""
@@ -61,7 +61,7 @@ def _check(store: Store, place: str, name: str) -> None:
     folder = store.folder / place if place else store.folder
     if place in ("curves", "runs", "partial"):
         _check_block(store, folder, place, name)
-    elif place == "checkpoints":
+    elif place in ("checkpoints", "live"):
         if BlockName.parse(name.removesuffix(CHECKPOINT)) is None:
             raise Broken("it is not named for a block")
         parse(folder.read(name), name)
