@@ -4,13 +4,14 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli.options import check_outlives_job, server_option, sweep_options
+from cbp_ray.cli.options import check_outlives_job, limit_options, server_option, sweep_options
 from cbp_ray.errors import InputError
 
 
 @click.command()
 @sweep_options
 @server_option
+@limit_options
 @click.option("--wait", is_flag=True, help="Follow the job's log until it ends, and exit with its result.")
 @click.option(
     "--working-dir",
@@ -27,6 +28,8 @@ def submit(
     scale: str,
     storage: str,
     address: str,
+    max_concurrent: int | None,
+    time_limit: float | None,
     wait: bool,
     working_dir: Path,
 ) -> int:
@@ -50,6 +53,8 @@ def submit(
     arguments = [str(inside.relative_to(working_dir.resolve())), "--storage", storage, "--scale", scale]
     arguments += [part for override in overrides for part in ("--set", override)]
     arguments += ["--seeds", seeds] if seeds else []
+    arguments += ["--max-concurrent", str(max_concurrent)] if max_concurrent else []
+    arguments += ["--time-limit", f"{time_limit:g}s"] if time_limit else []
     job = jobs.submit(address, arguments, working_dir.resolve())
     click.echo(job)
     return _follow(address, job) if wait else 0

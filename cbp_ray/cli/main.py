@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli import figures, jobs, sweeps
+from cbp_ray.cli import figures, jobs, results, stored, sweeps
 from cbp_ray.cli.errors import Choice, Failed, Program, describe
 from cbp_ray.cli.options import json_option
 
@@ -70,6 +70,7 @@ def cli(ctx: click.Context) -> None:
     Examples:
       cbp-ray run sweep.yaml       run a sweep of your own, or what is missing of it
       cbp-ray plot sweep.yaml      draw its learning curves
+      cbp-ray results sweep.yaml   the numbers, and the best configuration
       cbp-ray figures              which figures of the paper there are, and what they cost
       cbp-ray reproduce fig6       run, draw and check a figure of the paper
       cbp-ray COMMAND --help       what a command does, with examples
@@ -78,7 +79,11 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (sweeps.run, figures.reproduce, figures.plot, sweeps.status, figures.figures, jobs.submit, jobs.logs, jobs.stop):
+COMMANDS = (
+    *(sweeps.run, figures.reproduce, figures.plot, results.results, sweeps.status, figures.figures),
+    *(stored.verify, stored.mv, stored.rm, jobs.submit, jobs.logs, jobs.stop),
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 

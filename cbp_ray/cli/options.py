@@ -1,7 +1,11 @@
 """What several commands share: their options, and the checks of places that they read and write."""
 
+import contextlib
 import os
-from collections.abc import Callable
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,8 @@ from cbp_ray.cli.errors import Choice
 from cbp_ray.errors import InputError
 
 SCALES = ("paper", "laptop", "smoke")
+UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds of each unit of time."""
 
 config_argument = click.argument("config", metavar="CONFIG.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs to read.")
@@ -22,7 +28,9 @@ storage_option = click.option(
     help="Where results are kept: a folder that all nodes share, or a URI such as s3://bucket/path.",
 )
 set_option = click.option("--set", "overrides", metavar="A.B=C", multiple=True, help="Replace one setting; may be repeated.")
-seeds_option = click.option("--seeds", metavar="START:STOP", help="Seeds START to STOP-1 instead of those in the config.")
+seeds_option = click.option(
+    "--seeds", metavar="SEEDS", help="Seeds instead of those in the config: 0:100 for 0 to 99, or 1,2,5:9."
+)
 scale_option = click.option(
     "--scale",
     type=Choice(SCALES),
@@ -32,6 +40,51 @@ scale_option = click.option(
 )
 address_option = click.option("--address", metavar="A", help="Ray cluster to run on; a local one is started without it.")
 server_option = click.option("--address", metavar="URL", required=True, help="Job server of the cluster, http://HOST:8265.")
+
+
+class Duration(click.ParamType):
+    """A length of time in seconds, typed as `90s`, `30min`, `2h`, `1d` or `1h30min`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).replace(" ", "").lower()
+        parts = re.findall(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)})", text)
+        seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+        if "".join(number + unit for number, unit in parts) != text or not seconds > 0:
+            self.fail(f"must be a time with its unit (s, min, h, d), got {value!r}; use 2h, say", param, ctx)
+        return seconds
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say how much of the cluster a sweep takes, and for how long."""
+    help_text = "Stop cleanly after this time, 90s, 30min or 2h; run again, it goes on."
+    time_limit = click.option("--time-limit", metavar="T", type=Duration(), help=help_text)
+    most = click.option("--max-concurrent", metavar="N", type=click.IntRange(min=1), help="Run at most N trials at once.")
+    return most(time_limit(command))
+
+
+@contextlib.contextmanager
+def limited_time(seconds: float | None) -> Iterator[None]:
+    """Interrupts what is inside after a time, exactly as Ctrl-C does."""
+    if seconds is None:
+        yield
+        return
+
+    def interrupt() -> None:
+        click.echo(f"time limit of {seconds:g} s reached", err=True)
+        # To the process, not raised in this thread: Ray Tune listens to the signal and lets trials save checkpoints.
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def sweep_options(command: Callable[..., Any]) -> Callable[..., Any]:

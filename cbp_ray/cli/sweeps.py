@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cbp_ray.cli.display import make_display, print_table, span, table_of
-from cbp_ray.cli.options import address_option, check_storage, in_job, json_option, storage_option, sweep_options
+from cbp_ray.cli.options import (
+    address_option,
+    check_storage,
+    in_job,
+    json_option,
+    limit_options,
+    limited_time,
+    storage_option,
+    sweep_options,
+)
 from cbp_ray.errors import InputError
 
 if TYPE_CHECKING:
     from cbp_ray.sweeps import Sweep, Totals
 
 
-def run_and_show(sweep: "Sweep", storage: str, address: str | None, as_json: bool = False) -> "Totals":
+def run_and_show(
+    sweep: "Sweep", storage: str, address: str | None, as_json: bool = False, max_concurrent: int | None = None
+) -> "Totals":
     """Runs what a sweep still lacks and shows how it goes."""
     from cbp_ray.sweeps.run import run_sweep
 
@@ -26,7 +37,7 @@ def run_and_show(sweep: "Sweep", storage: str, address: str | None, as_json: boo
         os.chdir("/")
     display = make_display(as_json)
     try:
-        return run_sweep(sweep, storage, address=address, progress=display)
+        return run_sweep(sweep, storage, address=address, progress=display, max_concurrent=max_concurrent)
     finally:
         display.close()
 
@@ -34,6 +45,7 @@ def run_and_show(sweep: "Sweep", storage: str, address: str | None, as_json: boo
 @click.command()
 @sweep_options
 @address_option
+@limit_options
 @click.option("--dry-run", is_flag=True, help="Only print what would run, with an estimate of time and memory.")
 @json_option
 def run(
@@ -43,6 +55,8 @@ def run(
     scale: str,
     storage: str,
     address: str | None,
+    max_concurrent: int | None,
+    time_limit: float | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -52,13 +66,15 @@ def run(
     common `base`; without it the base is the grid, and each configuration is in a group named for its method.
 
     Run it again, and it finishes what is missing and repeats nothing: a sweep may be interrupted at any time, and
-    may be extended by more seeds or more values. Ctrl-C stops it cleanly, a second one at once.
+    may be extended by more seeds or more values. Ctrl-C stops it cleanly, a second one at once; --time-limit does
+    what Ctrl-C does, with the same exit code, 130.
 
     \b
     Examples:
       cbp-ray run sweep.yaml
       cbp-ray run sweep.yaml --dry-run
       cbp-ray run sweep.yaml --set optimizer.step_size=0.003 --seeds 0:100
+      cbp-ray run sweep.yaml --seeds 1,2,5:9 --max-concurrent 4 --time-limit 2h
       cbp-ray run sweep.yaml --storage /data/cbp --address auto --json
     """
     from cbp_ray.sweeps import load_sweep
@@ -66,17 +82,19 @@ def run(
     sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
     storage = check_storage(storage)
     if dry_run:
-        _dry_run(sweep, storage, as_json)
+        _dry_run(sweep, storage, as_json, max_concurrent)
         return 0
-    return 1 if run_and_show(sweep, storage, address, as_json).failed else 0
+    with limited_time(time_limit):
+        return 1 if run_and_show(sweep, storage, address, as_json, max_concurrent).failed else 0
 
 
-def _dry_run(sweep: "Sweep", storage: str, as_json: bool) -> None:
+def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | None) -> None:
     from cbp_ray.results.keys import describe_seeds
     from cbp_ray.results.store import Store
     from cbp_ray.sweeps.plan import find_missing, make_plan
 
     cores = max(1, int(len(os.sched_getaffinity(0)) / sweep.resources.cpu))
+    cores = min(cores, max_concurrent or cores)
     plan = make_plan(find_missing(sweep, Store(storage, sweep.name)), cores)
     estimate: dict[str, Any] = {
         "sweep": sweep.name,

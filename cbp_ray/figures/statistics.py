@@ -21,9 +21,6 @@ BOOTSTRAP_SEED = 2021
 FEW_RUNS = 20
 """With fewer runs, the percentiles of resamples lie too close together: the interval is Student's."""
 
-LATE_BINS = 10
-"""The end of a run: its last 10 bins, that is 200,000 examples of Bit-Flipping, 10 tasks of Permuted MNIST."""
-
 WINDOW_BINS = 5
 """The low point of a run: 5 successive bins, that is 100,000 examples or 5 tasks."""
 
@@ -122,4 +119,7 @@ def _window_means(curve: Array, window: int) -> Array:
 
 
 def _late_bins(bins: int) -> int:
-    return min(LATE_BINS, -(-bins // 5))
+    # Inside: listing the figures needs this module, and not pydantic.
+    from cbp_ray.results.summaries import late_bins
+
+    return late_bins(bins)

@@ -115,3 +115,22 @@ class Folder:
         """Removes a file, or one at a path below; nothing happens if there is none."""
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(f"{self.path}/{name}")
+
+    def size(self) -> int:
+        """Bytes of all files in it and below."""
+        infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True, recursive=True))
+        return sum(info.size for info in infos if info.type == fs.FileType.File)
+
+    def remove_all(self) -> None:
+        """Removes the folder with all that is in it; nothing happens if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_dir(self.path)
+
+    def move(self, other: "Folder") -> None:
+        """Makes it another folder of the same storage, which must not be there yet."""
+        if self.filesystem.type_name in WHOLE_OBJECT_STORES:
+            # They have no folders to rename.
+            fs.copy_files(self.path, other.path, source_filesystem=self.filesystem, destination_filesystem=other.filesystem)
+            self.remove_all()
+        else:
+            self.filesystem.move(self.path, other.path)

@@ -22,6 +22,8 @@ from cbp_ray.results.storage import Folder
 SUFFIX, CHECKPOINT, FAILURE = ".parquet", ".npz", ".json"
 """How the names of files end."""
 METADATA = b"cbp_ray"
+REDO = "run `cbp-ray verify --remove`, then the sweep again"
+"""What to do about a damaged file."""
 NOT_METRICS = {"trial_id", "seed", "bin", "examples"}
 
 
@@ -69,6 +71,7 @@ class Store:
         self.folder = self.storage / sweep
         self.curves, self.runs = self.folder / "curves", self.folder / "runs"
         self.checkpoints, self.failures = self.folder / "checkpoints", self.folder / "failures"
+        self.partial = self.folder / "partial"
 
     def names(self) -> list[BlockName]:
         """Every stored block, from the names of the files alone."""
@@ -79,9 +82,9 @@ class Store:
         return self.curves.has(block.trial_id + SUFFIX)
 
     def tidy(self) -> None:
-        """Removes the failures and checkpoints all of whose runs are stored by now, in whatever blocks."""
+        """Removes failures, checkpoints and partial curves all of whose runs are stored by now, in whatever blocks."""
         stored = seeds_by_key(self.names())
-        for folder, suffix in ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT)):
+        for folder, suffix in ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT), (self.partial, SUFFIX)):
             for name in block_names(folder, suffix):
                 if name.within(stored):
                     folder.remove(f"{name}{suffix}")
@@ -112,12 +115,22 @@ class Store:
                 **{key: [value] * count for key, value in about.items()},
             }
         )
-        table = curves.to_table()
-        ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(len(table), np.int32)), [block.trial_id])
         # The curves come last: a block counts as done from the moment they are there.
         self.runs.write(name, _parquet(runs, metadata))
-        self.curves.write(name, _parquet(table.add_column(0, "trial_id", ids), metadata))
+        self.curves.write(name, _parquet(_curves_table(block, curves), metadata))
         return True
+
+    def write_partial(self, block: Block, curves: Curves) -> None:
+        """Keeps the curves so far of a block that a search may have stopped; they never count as results."""
+        metadata = {METADATA: json.dumps(_identity(block.config, block.engine)).encode()}
+        self.partial.write(block.trial_id + SUFFIX, _parquet(_curves_table(block, curves), metadata))
+
+    def read_partial(self, block: Block) -> Curves | None:
+        """What `write_partial` kept; None if there is nothing."""
+        try:
+            return read_block(self.partial, block.name, block.config, block.engine, partial=True)
+        except FileNotFoundError:
+            return None
 
     def read_curves(
         self, config: OnlineConfig, seeds: Iterable[int], engine: str = "kernel", names: Iterable[BlockName] | None = None
@@ -143,26 +156,13 @@ class Store:
         missing = tuple(seed for seed in wanted if seed not in position)
         if missing or not wanted:
             raise MissingResults(self._say_missing(config, engine, wanted, missing), missing)
-        parts = {name: self._read(name, config, engine) for name in {position[seed][0] for seed in wanted}}
+        parts = {name: read_block(self.curves, name, config, engine) for name in {position[seed][0] for seed in wanted}}
         first = parts[position[wanted[0]][0]]
         metrics = {
             metric: np.stack([parts[position[seed][0]].metrics[metric][position[seed][1]] for seed in wanted])
             for metric in first.metrics
         }
         return Curves(wanted, first.examples, metrics)
-
-    def _read(self, name: BlockName, config: OnlineConfig, engine: str) -> Curves:
-        path = f"{name}{SUFFIX}"
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(self.curves.read(path)))
-        if json.loads(table.schema.metadata[METADATA]) != _identity(config, engine):
-            raise InputError(f"{self.curves.location}/{path}: must hold the config of its name, got another; remove it")
-        shape = len(name.seeds), config.bins
-        stored = table.column("seed").to_numpy().reshape(shape)[:, 0]
-        if tuple(int(seed) for seed in stored) != name.seeds:
-            raise InputError(f"{self.curves.location}/{path}: must hold the seeds of its name, got others; remove it")
-        columns = [name for name in table.column_names if name not in NOT_METRICS]
-        metrics = {column: table.column(column).to_numpy().reshape(shape) for column in columns}
-        return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], metrics)
 
     def _say_missing(self, config: OnlineConfig, engine: str, wanted: tuple[int, ...], missing: tuple[int, ...]) -> str:
         algorithm = config.algorithm.model_dump(mode="json", exclude_defaults=True) | {"name": config.algorithm.name}
@@ -173,6 +173,47 @@ class Store:
         return f"results in {where}: must hold {len(wanted)} runs of {which} by engine {engine!r}, {found}; run the sweep first"
 
 
+def read_block(folder: Folder, name: BlockName, config: OnlineConfig, engine: str, partial: bool = False) -> Curves:
+    """The curves in one file, which must be whole and hold what its name says; only those of partial ones may be shorter.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      InputError: if it holds anything else; the message names it.
+    """
+    path = f"{name}{SUFFIX}"
+    where = f"{folder.location}/{path}"
+    table = read_parquet(folder, path)
+    if json.loads(table.schema.metadata[METADATA]) != _identity(config, engine):
+        raise InputError(f"{where}: must hold the config of its name, got another; {REDO}")
+    count = len(name.seeds)
+    if len(table) % count or (not partial and len(table) != count * config.bins):
+        raise InputError(f"{where}: must have {count} runs of {config.bins} bins, got {len(table)} rows; {REDO}")
+    shape = count, len(table) // count
+    seeds = table.column("seed").to_numpy().reshape(shape)
+    if any((seeds[row] != seed).any() for row, seed in enumerate(name.seeds)):
+        raise InputError(f"{where}: must hold the seeds of its name, got others; {REDO}")
+    columns = [name for name in table.column_names if name not in NOT_METRICS]
+    metrics = {column: table.column(column).to_numpy().reshape(shape) for column in columns}
+    return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], metrics)
+
+
+def read_parquet(folder: Folder, path: str) -> pyarrow.Table:
+    """A file that the store has written.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      InputError: if it is not whole; the message names it.
+    """
+    content = folder.read(path)
+    try:
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+        json.loads(table.schema.metadata[METADATA])
+    except (pyarrow.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:80] if content else "an empty file"
+        raise InputError(f"{folder.location}/{path}: must be a whole file of results, got {reason}; {REDO}") from None
+    return table
+
+
 def block_names(folder: Folder, suffix: str) -> list[BlockName]:
     """The blocks that files of a folder are named for, in order."""
     parsed = (BlockName.parse(name.removesuffix(suffix)) for name in folder.names() if name.endswith(suffix))
@@ -181,6 +222,12 @@ def block_names(folder: Folder, suffix: str) -> list[BlockName]:
 
 def _identity(config: OnlineConfig, engine: str) -> dict[str, Any]:
     return {"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION}
+
+
+def _curves_table(block: Block, curves: Curves) -> pyarrow.Table:
+    table = curves.to_table()
+    ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(len(table), np.int32)), [block.trial_id])
+    return table.add_column(0, "trial_id", ids)
 
 
 def _parquet(table: pyarrow.Table, metadata: dict[bytes, bytes]) -> bytes:

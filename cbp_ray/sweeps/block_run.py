@@ -108,6 +108,9 @@ class BlockRun:
         """Keeps what is done so far, if it took long enough to be worth keeping."""
         if not self.finished and self.engine_seconds > 1:
             self._save()
+        if not self.finished and self.metric is not None and self.points:
+            # A search has perhaps stopped it: its curves are kept, although it is not complete.
+            self.store.write_partial(self.block, self.curves)
 
     def _task_ended(self, now: float) -> bool:
         """Whether a task has ended that a checkpoint would save."""

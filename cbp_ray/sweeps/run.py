@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cbp_ray.errors import InputError
@@ -34,6 +35,7 @@ def run_sweep(
     progress: Listener = lambda _: None,
     retries: int = RETRIES,
     tensorboard: bool = True,
+    max_concurrent: int | None = None,
 ) -> Totals:
     """Runs what a sweep still lacks. Call it again after whatever happened: nothing that is stored runs twice.
 
@@ -44,6 +46,7 @@ def run_sweep(
       progress: told of every event.
       retries: how many times more a trial is tried that fails.
       tensorboard: whether to write a TensorBoard run per configuration.
+      max_concurrent: how many trials may run at the same time; as many as fit without it.
 
     Returns:
       What was done. Failed trials do not raise.
@@ -54,11 +57,16 @@ def run_sweep(
     """
     store = Store(storage, sweep.name)
     address = cluster.resolve_address(address)
+    if sweep.loggers:
+        from cbp_ray.sweeps.loggers import LoggerUpdates, check_loggers
+
+        check_loggers(sweep, store)
     missing = find_missing(sweep, store)
     # Whether anything is left does not depend on the cluster, and starting one takes seconds.
     news = _bring_data(sweep) if missing.any else []
     with cluster.connected(address) if missing.any else contextlib.nullcontext():
         slots = cluster.slots(sweep.resources) if missing.any else 0
+        slots = min(slots, max_concurrent or slots)
         if missing.any and slots == 0 and address is None:
             raise InputError(_does_not_fit(sweep.resources))
         plan = make_plan(missing, max(slots, 1))
@@ -69,6 +77,7 @@ def run_sweep(
 
         record = record_sweep(sweep, store)
         boards = BoardUpdates(sweep, store, missing.names, warn) if tensorboard else None
+        loggers = [LoggerUpdates(sweep, store, missing.names, warn)] if sweep.loggers else []
         if missing.any:
             progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
             if slots == 0:
@@ -84,8 +93,14 @@ def run_sweep(
             if missing.any:
                 from cbp_ray.sweeps.tune_callback import SweepCallback
 
-                _fit(plan, store, slots, retries, SweepCallback(plan, store, totals, progress, heartbeat, boards))
+                callback = SweepCallback(plan, store, totals, progress, heartbeat, boards)
+                _fit(plan, store, slots, retries, callback, max_concurrent, loggers)
             else:
+                for each in loggers:
+                    if each.pending():
+                        with cluster.connected(address):
+                            each.setup()
+                            each.finish()
                 progress(Event("end", totals))
         except BaseException as error:
             heartbeat.beat("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", force=True)
@@ -105,7 +120,15 @@ def _bring_data(sweep: Sweep) -> list[str]:
     return [f"{dataset} fetched from {source} to {folder}" for dataset, folder, source in fetched if source]
 
 
-def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCallback") -> None:
+def _fit(
+    plan: Plan,
+    store: Store,
+    slots: int,
+    retries: int,
+    callback: "SweepCallback",
+    max_concurrent: int | None = None,
+    loggers: "Sequence[tune.Callback]" = (),
+) -> None:
     """Runs the trials of a plan with Tune."""
     from ray import tune
 
@@ -120,7 +143,12 @@ def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCal
         settings = search_settings(plan.sweep, store, slots)
     else:
         space = {PACKED: tune.grid_search([pack(store, trial.block, trial.group) for trial in plan.trials])}
-        settings = tune.TuneConfig(reuse_actors=True, trial_name_creator=_short_name, trial_dirname_creator=_short_name)
+        settings = tune.TuneConfig(
+            reuse_actors=True,
+            trial_name_creator=_short_name,
+            trial_dirname_creator=_short_name,
+            max_concurrent_trials=max_concurrent,
+        )
     with tempfile.TemporaryDirectory(prefix="cbp-ray-tune-", ignore_cleanup_errors=True) as scratch:
         run_config = tune.RunConfig(
             # What Tune keeps for itself; results go to the store.
@@ -130,7 +158,7 @@ def _fit(plan: Plan, store: Store, slots: int, retries: int, callback: "SweepCal
             # Trials keep checkpoints of their own, which outlive Tune.
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=retries),
-            callbacks=[callback],
+            callbacks=[callback, *loggers],
         )
         trainable = tune.with_resources(RunBlock, _request(plan.sweep.resources))
         tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()

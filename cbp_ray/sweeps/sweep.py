@@ -17,11 +17,13 @@ from cbp_ray.experiments.online import check_seeds
 from cbp_ray.results.keys import config_key
 from cbp_ray.sweeps.grid import expand
 from cbp_ray.sweeps.sweep_file import NO_GROUP, Document, read_sweep_file
-from cbp_ray.validation import Count, CountFromZero, Model, NotNegative, Positive, make
+from cbp_ray.validation import Count, CountFromZero, Model, NotNegative, Positive, make, suggest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 RESERVED = ("figures",)
 """Names of folders in the storage that are not sweeps."""
+LOGGERS = ("wandb", "mlflow")
+"""Trackers that a sweep file may name."""
 MOST_CONFIGURATIONS = 100_000
 MOST_SEEDS = 1_000_000
 
@@ -93,6 +95,8 @@ class Sweep:
     """What each trial reserves."""
     tune: TuneSettings | None = None
     """How to search from the configurations; None runs them as they are."""
+    loggers: tuple[str, ...] = ()
+    """Trackers that are told of every complete configuration: `wandb`, `mlflow`."""
     source: str = "sweep"
     """Name of the file, without its ending."""
     scale: str = field(default="paper", compare=False)
@@ -135,23 +139,36 @@ def _make_sweep(document: Document, source: str, scale: str) -> Sweep:
     name = document.get("sweep")
     if name is None:
         raise InputError(f"sweep: must be set, got nothing; add sweep: {source}")
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InputError(f"sweep: must be a name of letters, digits, '.', '_' and '-', got {name!r}; use another")
-    if name in RESERVED:
-        raise InputError(f"sweep: must not be {name!r}, where `cbp-ray reproduce` puts its drawings; use another")
+    check_name(name)
     engine = document.get("engine", "kernel")
     if engine not in NAMES:
         raise InputError(f"engine: must be one of {', '.join(NAMES)}, got {engine!r}; use kernel")
     tune = None if document.get("tune") is None else make(TuneSettings, document["tune"], "tune")
     resources = make(Resources, document.get("resources") or {}, "resources")
-    seeds = parse_seeds(document.get("seeds"))
-    sweep = Sweep(name, seeds, engine, _configurations(document["groups"], engine), resources, tune, source, scale)
+    seeds, loggers = parse_seeds(document.get("seeds")), _loggers(document.get("loggers"))
+    sweep = Sweep(name, seeds, engine, _configurations(document["groups"], engine), resources, tune, loggers, source, scale)
     if tune is not None:
         # Here, because it takes Ray Tune to know its search algorithms.
         from cbp_ray.sweeps.search import check_search
 
         check_search(sweep)
     return sweep
+
+
+def check_name(name: Any) -> None:
+    """Refuses what cannot be the name of a sweep."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InputError(f"sweep: must be a name of letters, digits, '.', '_' and '-', got {name!r}; use another")
+    if name in RESERVED:
+        raise InputError(f"sweep: must not be {name!r}, where `cbp-ray reproduce` puts its drawings; use another")
+
+
+def _loggers(names: Any) -> tuple[str, ...]:
+    names = [names] if isinstance(names, str) else names or []
+    wrong = next((name for name in names if name not in LOGGERS), None) if isinstance(names, list) else names
+    if wrong is not None:
+        raise InputError(f"loggers: must be a list of {' and '.join(LOGGERS)}, got {wrong!r}; {suggest(str(wrong), LOGGERS)}")
+    return tuple(dict.fromkeys(names))
 
 
 def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:
@@ -207,9 +224,11 @@ def _check_lists(settings: Mapping[str, Any], where: str) -> None:
 
 
 def parse_seeds(seeds: Any) -> tuple[int, ...]:
-    """The seeds of `0:100`, one integer, or a list of either; ascending, each once."""
+    """The seeds of `0:100`, `1,2,5:9`, one integer, or a list of these; ascending, each once."""
     if seeds is None:
         raise InputError("seeds: must be set, got nothing; add seeds: 0:100")
+    if isinstance(seeds, str):
+        seeds = seeds.split(",")
     ranges = [_seed_range(item) for item in (seeds if isinstance(seeds, list | tuple | range) else [seeds])]
     if sum(map(len, ranges)) > MOST_SEEDS:
         raise InputError(f"seeds: must be at most {MOST_SEEDS:,}, got more; use fewer, or several sweeps")
@@ -227,7 +246,7 @@ def _seed_range(item: Any) -> range:
         return range(item, item + 1)
     match = re.fullmatch(r"\s*(\d+)(?:\s*:\s*(\d+))?\s*", item) if isinstance(item, str) else None
     if match is None:
-        raise InputError(f"seeds: must be START:STOP or a list of integers, got {item!r}; use 0:100")
+        raise InputError(f"seeds: must be START:STOP, integers, or several with commas between, got {item!r}; use 0:100")
     start, stop = int(match[1]), int(match[2] if match[2] is not None else int(match[1]) + 1)
     if stop <= start:
         fix = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"

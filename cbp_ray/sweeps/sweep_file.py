@@ -17,7 +17,7 @@ from cbp_ray.validation import suggest
 
 Document = dict[str, Any]
 
-KEYS = ("sweep", "seeds", "engine", "base", "groups", "resources", "scales", "tune")
+KEYS = ("sweep", "seeds", "engine", "base", "groups", "resources", "scales", "tune", "loggers")
 SCALES = ("paper", "laptop", "smoke")
 NO_GROUP = ""
 _BASE: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

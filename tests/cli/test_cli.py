@@ -15,7 +15,10 @@ from cbp_ray.cli.main import BENCHMARKS, cli, main
 from cbp_ray.errors import InputError
 from cbp_ray.figures.registry import FIGURES
 
-COMMANDS = ["run", "reproduce", "plot", "status", "figures", "submit", "logs", "stop", "data", "bench", "completion"]
+COMMANDS = [
+    *("run", "reproduce", "plot", "results", "status", "figures", "verify", "mv", "rm"),
+    *("submit", "logs", "stop", "data", "bench", "completion"),
+]
 
 
 def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

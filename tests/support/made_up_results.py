@@ -1,7 +1,8 @@
 """Made-up learning curves for the tests of figures and claims: a world as the paper describes it, and its opposite."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from cbp_ray.figures.registry import FIGURES
 from cbp_ray.figures.reproduce import load_figure
 from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.problems import BitFlippingConfig
+from cbp_ray.results import Block, Store
+from cbp_ray.sweeps import Sweep
+from cbp_ray.sweeps.resolved import record_sweep
 
 RUNS, BINS = 40, 50
 Level = Callable[[Setting], tuple[float, float]]
@@ -52,6 +56,33 @@ def setting(first: float, last: float, *, examples: int = 1_000_000, **given: An
     )
     assert not given
     return Setting(config, curves(first, last, **made))
+
+
+def store_made_up(
+    sweep: Sweep, storage: Path, lasts: Iterable[float], seeds: Iterable[int] | None = None, block: int = 3
+) -> Store:
+    """Stores made-up runs of a Bit-Flipping sweep, in blocks of a few seeds, and the sweep's record.
+
+    Args:
+      sweep: the configurations.
+      storage: where results go.
+      lasts: the error at the end of each configuration, which begins at 0.5; not a number for one without results.
+      seeds: runs that are stored, all without it.
+      block: seeds of a block.
+    """
+    store, stored = Store(storage, sweep.name), tuple(sweep.seeds if seeds is None else seeds)
+    for number, (each, last) in enumerate(zip(sweep.configurations, lasts, strict=True)):
+        if np.isnan(last):
+            continue
+        made = curves(0.5, last, runs=max(stored) + 1, bins=each.config.bins, seed=number)
+        examples = np.minimum(np.arange(1, each.config.bins + 1) * each.config.bin_size, each.config.examples)
+        for start in range(0, len(stored), block):
+            some = stored[start : start + block]
+            metrics = {name: values[list(some)] for name, values in made.metrics.items()}
+            about = {"host": "here", "seconds": 1.0}
+            store.write(Block(each.config, sweep.engine, some), Curves(some, examples, metrics), about)
+    record_sweep(sweep, store)
+    return store
 
 
 def world(figure: str, as_in_the_paper: bool, runs: int = RUNS) -> Settings:

@@ -111,6 +111,8 @@ def test_numbers_are_read_as_people_write_them(written: str, number: float, tmp_
 def test_seeds_are_ranges_or_lists(written: str, seeds: tuple[int, ...], tmp_path: Path) -> None:
     assert load(tmp_path, GOOD.replace("0:10", written)).seeds == seeds
     assert load(tmp_path, GOOD, seeds="4:6").seeds == (4, 5)
+    assert load(tmp_path, GOOD, seeds="1,2, 5:9").seeds == (1, 2, 5, 6, 7, 8)
+    assert load(tmp_path, GOOD.replace("0:10", "1,2,5:9")).seeds == (1, 2, 5, 6, 7, 8)
     assert load(tmp_path, GOOD, seeds=range(2)).seeds == (0, 1)
 
 

@@ -8,10 +8,11 @@ import pytest
 from sweep_help import SMALL, assert_bit_equal, snapshot
 
 from cbp_ray.cli import main
-from cbp_ray.results import Block, Store
+from cbp_ray.results import Block, Store, load
 from cbp_ray.sweeps import Sweep, Totals, cluster, load_sweep, run_sweep
 from cbp_ray.sweeps.progress import Event
 from cbp_ray.sweeps.status import statuses
+from cbp_ray.sweeps.unfinished import unfinished
 
 pytestmark = pytest.mark.xdist_group("ray")
 ROOT = Path(__file__).parents[2]
@@ -121,6 +122,13 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert len(finished) + len(stopped) == 4 and finished
     assert {str(name) for name in Store(tmp_path, sweep.name).names()} == set(finished)
 
+    # The curves of those that were stopped are kept, up to where the scheduler stopped them, but are no results.
+    table = load(tmp_path, sweep.name)
+    states = {row["key"]: (row["state"], row["at_examples"]) for row in table.trials.to_pylist()}
+    assert sorted(state for state, _ in states.values()) == ["finished"] * len(finished) + ["stopped"] * len(stopped)
+    ends = table.curves.to_pandas().groupby("key")["examples"].max().to_dict()
+    assert ends == {key: examples for key, (_, examples) in states.items()}
+
     boards = {path.parent.name for path in (tmp_path / sweep.name / "tensorboard").rglob("events*")}
     assert len(boards) == len(finished) and all("replacement_rate=" in name for name in boards)
     (status,) = statuses(Store(tmp_path, sweep.name))
@@ -154,6 +162,31 @@ def test_the_example_files_run_at_smoke_scale(name: str, tmp_path: Path) -> None
     assert (outcome.runs_done, outcome.failed) == (sweep.runs, 0)
     if sweep.engine == "torch" or "mnist" in name:
         assert_bit_equal(sweep, tmp_path)
+
+
+LONG = """
+sweep: long
+seeds: 0:32
+base: {optimizer: {name: sgd, step_size: 0.01}, examples: 100_000_000, bin_size: 200_000}
+groups: {cbp: {algorithm: {name: cbp, replacement_rate: [1e-5, 1e-4]}}}
+"""
+
+
+def test_a_time_limit_ends_a_sweep_as_ctrl_c_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "long.yaml"
+    file.write_text(LONG)
+    arguments = ["run", str(file), "--storage", str(tmp_path), "--json", "--max-concurrent", "1", "--time-limit", "8s"]
+    assert main(arguments) == 130
+    output = capsys.readouterr()
+    events = [json.loads(line) for line in output.out.splitlines()]
+    assert "time limit" in output.err and events[-1]["event"] == "interrupted"
+    # One at a time, which saved a checkpoint; the other did not begin.
+    assert [event["event"] for event in events].count("trial_start") == 1
+    assert max(event["running"] for event in events) == 1
+    (begun,) = unfinished(Store(tmp_path, "long"))
+    assert begun.seeds == tuple(range(32))
+    (status,) = statuses(Store(tmp_path, "long"))
+    assert (status.state, status.done) == ("interrupted", 0)
 
 
 def test_a_sweep_that_fits_on_no_node_is_refused(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

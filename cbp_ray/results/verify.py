@@ -1,0 +1,129 @@
+"""Reading every file of a sweep to find those that are damaged: cut short, empty, garbled, or of another configuration.
+
+A file is written whole or not at all, so damage comes from outside: a full disk, a copy that was interrupted, a bad sector.
+What is removed is made again by the next run of the sweep.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from cbp_ray.errors import InputError
+from cbp_ray.experiments.checkpoint import parse
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.results.keys import BlockName, config_key
+from cbp_ray.results.storage import Folder
+from cbp_ray.results.store import CHECKPOINT, METADATA, SUFFIX, Store, read_block, read_parquet
+
+EVENTS = "events.out.tfevents."
+RECORDS = ("sweeps", "failures", "progress", "searches", "loggers", "warnings")
+"""Folders of JSON that the program writes."""
+FRAME = struct.Struct("<QI")
+"""Head of a record in a TensorBoard file: its length and a checksum."""
+FOOT = struct.Struct("<I")
+
+
+class Damage(NamedTuple):
+    """A file that does not hold what it should."""
+
+    path: str
+    """Path below the sweep's folder."""
+    reason: str
+    """What is wrong with it."""
+    removes: tuple[str, ...]
+    """The files that must go for the sweep to make it again."""
+
+
+class Broken(ValueError):
+    """What is wrong with a file's content."""
+
+
+def damages(store: Store, read: Callable[[str], None] = lambda _: None) -> Iterator[Damage]:
+    """Every damaged file of a sweep.
+
+    Args:
+      store: the sweep's results.
+      read: told the path of every file that was read.
+    """
+    for path in store.folder.tree():
+        place, _, name = path.rpartition("/")
+        try:
+            _check(store, place, name)
+        except FileNotFoundError:
+            continue  # removed meanwhile, by a sweep that runs
+        except (InputError, Broken, OSError, ValueError, KeyError, TypeError) as error:
+            yield Damage(path, _reason(error, store.folder), _with_its_like(place, name, path))
+        read(path)
+
+
+def _check(store: Store, place: str, name: str) -> None:
+    folder = store.folder / place if place else store.folder
+    if place in ("curves", "runs", "partial"):
+        _check_block(store, folder, place, name)
+    elif place in ("checkpoints", "live"):
+        if BlockName.parse(name.removesuffix(CHECKPOINT)) is None:
+            raise Broken("it is not named for a block")
+        parse(folder.read(name), name)
+    elif place.startswith("tensorboard") and name.startswith(EVENTS):
+        _check_events(folder.read(name))
+    elif name.endswith(".json") and place.partition("/")[0] in RECORDS:
+        if not isinstance(json.loads(folder.read(name)), dict):
+            raise Broken("it is no mapping")
+    elif name.endswith(".yaml") and place in ("", "sweeps"):
+        if not folder.read(name).startswith((b"#", b"sweep:")):
+            raise Broken("it is no sweep file")
+    else:
+        # Of W&B, of MLflow, of people: that it can be read is all that is known of it.
+        folder.read(name)
+
+
+def _check_block(store: Store, folder: Folder, place: str, name: str) -> None:
+    block = BlockName.parse(name.removesuffix(SUFFIX))
+    if block is None:
+        raise Broken("it is not named for a block")
+    table = read_parquet(folder, name)
+    about = json.loads(table.schema.metadata[METADATA])
+    config, engine = OnlineConfig.make(about["config"]), about["engine"]
+    if config_key(config, engine) != block.key:
+        raise Broken("it holds another configuration than its name says")
+    if place == "runs":
+        if tuple(int(seed) for seed in table.column("seed").to_numpy()) != block.seeds:
+            raise Broken("it holds other seeds than its name says")
+        return
+    read_block(folder, block, config, engine, partial=place == "partial")
+    if place == "curves" and not store.runs.has(name):
+        raise Broken("its file in runs/ is missing")
+
+
+def _check_events(content: bytes) -> None:
+    """Checks the frames and checksums of a TensorBoard file."""
+    from tensorboard.summary.writer.record_writer import masked_crc32c
+
+    position = 0
+    if not content:
+        raise Broken("it is empty")
+    while position < len(content):
+        head = content[position : position + FRAME.size]
+        if len(head) < FRAME.size:
+            raise Broken("it is cut short")
+        length, checksum = FRAME.unpack(head)
+        end = position + FRAME.size + length
+        if masked_crc32c(head[:8]) != checksum:
+            raise Broken("it is garbled")
+        if end + FOOT.size > len(content):
+            raise Broken("it is cut short")
+        if (masked_crc32c(content[position + FRAME.size : end]),) != FOOT.unpack_from(content, end):
+            raise Broken("it is garbled")
+        position = end + FOOT.size
+
+
+def _with_its_like(place: str, name: str, path: str) -> tuple[str, ...]:
+    """A block is made again only if its curves are gone, and it is its curves and its runs together."""
+    return (f"curves/{name}", f"runs/{name}") if place in ("curves", "runs") else (path,)
+
+
+def _reason(error: Exception, folder: Folder) -> str:
+    text = " ".join(str(error).split()).partition("; run `cbp-ray verify")[0].partition("; remove it")[0]
+    # Errors about input begin with the file, which is named already.
+    return (text.rpartition(SUFFIX + ": ")[2] if folder.location in text else text)[:160] or type(error).__name__

@@ -1,0 +1,20 @@
+"""Whether a sweep runs at this moment, from the sign of life that the process which runs it leaves in its folder."""
+
+import json
+import time
+
+from cbp_ray.results.store import Store
+from cbp_ray.sweeps.progress import SILENT_SECONDS
+
+
+def running_on(store: Store) -> str | None:
+    """Name of the machine of a process that runs the sweep; None if no process has given a sign of life lately."""
+    folder = store.folder / "progress"
+    for name in folder.names():
+        try:
+            sign = json.loads(folder.read(name))
+            if sign["state"] == "running" and time.time() - sign["time"] < SILENT_SECONDS:
+                return str(sign["host"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            continue  # damaged: whoever runs it writes it again within seconds
+    return None
