@@ -5,13 +5,16 @@ trunk (an encoder) and the heads that read its output. Each branch is traced by 
 `cbp_ray.algorithm.network` understands works here: norm layers, other activations, heads with hidden layers of their own.
 """
 
+import logging
 from typing import Any, Protocol, runtime_checkable
 
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
-from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers
+from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_units
 from cbp_ray.errors import InputError
+
+LOGGER = logging.getLogger(__name__)
 
 NETWORKS = (
     # Of one kind of RLModule: for every branch, the path to the trunk and those to its heads. A branch whose trunk the module
@@ -47,13 +50,16 @@ def hidden_layers(module: RLModule) -> list[HiddenLayer]:
         return check_layers(model, module.continual_backprop_layers())
     names = {id(m): name for name, m in module.named_modules()}
     layers: list[HiddenLayer] = []
+    untreated: dict[str, str] = {}
     for branch in _branches(module):
         inner = dict(branch.named_modules())
-        for layer in find_hidden_layers(branch):
-            unit, outgoing, norms = (
-                tuple(names[id(inner[name])] for name in group) for group in ((layer.unit,), layer.outgoing, layer.norms)
-            )
-            layers.append(HiddenLayer(unit[0], outgoing, norms, layer.activation))
+        found = find_units(branch, lambda name, inner=inner: names.get(id(inner[name]), name))
+        layers += found.layers
+        untreated |= found.untreated
+    if untreated:
+        LOGGER.warning(f"generate-and-test leaves parts alone: {'; '.join(f'{n!r}: {r}' for n, r in untreated.items())}")
+    if not layers and untreated:
+        raise InputError("; ".join(untreated.values()))
     return check_layers(module, layers)
 
 
