@@ -177,6 +177,11 @@ def _looks_like(distribution: Distribution, weights: NDArray[np.float64], ordere
         return min(weights.shape) > 1 and bool(np.abs(products - np.eye(len(wide))).max() < 1e-3)
     if distribution.kind == "truncated_normal" and not CUTOFFS[0] * 1.01 < distribution.cutoff < CUTOFFS[1] * 0.99:
         return False
+    if distribution.kind == "normal":
+        # So many normal numbers have one that is farther out, unless they are cut off.
+        inside = math.erf(float(np.abs(weights).max()) / distribution.scale / math.sqrt(2))
+        if inside <= 0 or weights.size * math.log(inside) < math.log(1e-5):
+            return False
     n = len(ordered)
     distance = np.abs(_probability(distribution, ordered) - (np.arange(n) + 0.5) / n).max() + 0.5 / n
     # The scale is fitted, which makes the distance smaller; a handful of weights could come from anywhere.

@@ -82,10 +82,11 @@ def find_hidden_layers(model: nn.Module) -> list[HiddenLayer]:
     """The hidden layers of `model` that can be treated, in the order in which they are computed.
 
     Raises:
-      InputError: if there is none, naming what is in the way.
+      InputError: if there are hidden layers and none can be treated, naming what is in the way.
     """
     found = find_units(model)
-    refuse_nothing(model, found)
+    if found.untreated:
+        refuse_nothing(model, found)
     return found.layers
 
 
@@ -173,7 +174,7 @@ def build(trace: Trace) -> tuple[list[HiddenLayer], dict[str, str]]:
             for position, label in enumerate(reading.labels):
                 if label != OTHER:
                     place.setdefault(units.root(label), []).append((number, position))
-    untreated: dict[str, str] = {}
+    untreated = dict(trace.recurrent)
     makes: dict[Any, list[int]] = {}
     for root, group in members.items():
         feeds = places[0].get(root, [])
@@ -246,7 +247,6 @@ class _Sites:
     """The sites of a trace: readings of one tensor are one site."""
 
     def __init__(self, trace: Trace) -> None:
-        self.units = trace.units
         self.by_key: dict[Any, Site] = {}
         self.labels: dict[Any, list[int]] = {}
         for reading in trace.readings:
@@ -261,15 +261,19 @@ class _Sites:
                     self.labels[key][tap] = label
             self.by_key[key].readers.append(Reader(reading.name, reading.module, taken, reading.parameter, reading.bias))
 
+        self.taps: dict[int, list[tuple[Any, int]]] = {}
+        """Sites and taps there of every group."""
+        for key, of_taps in self.labels.items():
+            for tap, label in enumerate(of_taps):
+                if label != OTHER:
+                    self.taps.setdefault(trace.units.root(label), []).append((key, tap))
+
     def add(self, layer: UnitLayer, roots: list[int]) -> None:
-        numbers = {root: number for number, root in enumerate(roots)}
-        for key, site in self.by_key.items():
-            for tap, label in enumerate(self.labels[key]):
-                number = None if label == OTHER else numbers.get(self.units.root(label))
-                if number is not None:
-                    site.owners[tap] = (layer, number)
-                    if site not in layer.sites:
-                        layer.sites.append(site)
+        """Enters the units of a layer where they are read."""
+        for number, root in enumerate(roots):
+            for key, tap in self.taps[root]:
+                self.by_key[key].owners[tap] = (layer, number)
+        layer.sites += [self.by_key[key] for key in dict.fromkeys(key for key, _ in self.taps[roots[0]])]
 
 
 def _described(layer: UnitLayer) -> HiddenLayer:

@@ -76,6 +76,10 @@ SHAPE_ATTRIBUTES = {"shape", "ndim", "dtype", "device", "is_cuda"}
 SHAPE_METHODS = {"size", "dim", "numel"}
 
 
+PASSING_NAMES = {"stochastic_depth"}
+"""Functions of torchvision that leave units apart."""
+
+
 def name_of(function: Any) -> str:
     """What a function or method is called in messages."""
     return function if isinstance(function, str) else getattr(function, "__name__", str(function))

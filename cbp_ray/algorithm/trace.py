@@ -152,9 +152,14 @@ class Trace:
         self.norms: list[Reading] = []
         self.followers: list[Reading] = []
         self.scales: list[Reading] = []
+        self.recurrent: dict[str, str] = {}
+        """Why recurrent modules are left alone, by name."""
         self.activations: dict[int, dict[str, None]] = {}
+        keys: dict[Hashable, int] = {}
         for node in graph.nodes:
-            self.values[node] = self._visit(node)
+            value = self._visit(node)
+            # A number for every key, or keys would grow along a chain.
+            self.values[node] = replace(value, key=keys.setdefault(value.key, len(keys))) if isinstance(value, Value) else value
 
     def _visit(self, node: fx.Node) -> Any:
         inputs = [value for n in node.all_input_nodes for value in _flat(self.values.get(n))]
@@ -178,10 +183,10 @@ class Trace:
             return self._used_again(name, module, inputs)
         if isinstance(module, UNIT_MODULES):
             return self._through_weights(name, module, inputs)
-        if not inputs:
-            return None
         if isinstance(module, RECURRENT):
             return self._into_recurrent(name, module, inputs)
+        if not inputs:
+            return None
         if len(inputs) > 1:
             return self._unknown(name, f"{name!r} ({type(module).__name__})", inputs, parameters)
         value, kind = inputs[0], type(module)
@@ -260,6 +265,10 @@ class Trace:
         return replace(value, pieces=(Piece(labels),), key=("units", name))
 
     def _into_recurrent(self, name: str, module: nn.Module, inputs: list[Value]) -> None:
+        self.recurrent[name] = (
+            f"{name!r} ({type(module).__name__}) is recurrent: its units feed themselves from step to step, so that a new unit can't "
+            "be kept from changing the function; only what feeds it and what it feeds is treated"
+        )
         for value in inputs:
             size = int(module.input_size)  # type: ignore[arg-type]
             if value is not inputs[0] or not value.pieces or value.axis != -1:
@@ -325,8 +334,8 @@ class Trace:
             return self._unknown(node.name, repr(ops.name_of(target)), inputs, node)
         if target in ops.ACTIVATION_FUNCTIONS:
             return self._activate(value, ops.ACTIVATION_FUNCTIONS[target], key)
-        if target in ops.PASSING_FUNCTIONS:
-            return replace(value, key=key if "dropout" not in ops.name_of(target) else node)
+        if target in ops.PASSING_FUNCTIONS or ops.name_of(target) in ops.PASSING_NAMES:
+            return replace(value, key=node if "drop" in ops.name_of(target) or "depth" in ops.name_of(target) else key)
         if target in ops.POOLING_FUNCTIONS and value.axis < -ops.POOLING_FUNCTIONS[target]:
             return replace(value, key=key)
         if target is F.interpolate and value.axis < -1:

@@ -161,7 +161,7 @@ class WatchedSite:
         if h.dtype != self.dtype:
             h = h.to(self.dtype)
         if positions == 1:
-            return h if h.ndim == 2 else h.reshape(-1, segment.taps), (0,)
+            return h if h.ndim == 2 and not segment.tiled else h.reshape(-1, segment.taps), (0,)
         return h.reshape(-1, segment.taps, positions), (0, 2)
 
     def average(self, h: Tensor, f_hat: Tensor | None, mean: Tensor | None = None, activity: Tensor | None = None) -> Observed:
