@@ -668,3 +668,9 @@ class Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, OnlineNorm | UnitModule) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """An activation made during the forward pass is no part of the network: what it calls is."""
+        if not any(True for _ in m.parameters()) and not any(m is module for module in self.root.modules()):
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)

@@ -8,6 +8,8 @@ trunk (an encoder) and the heads that read its output. Each branch is traced by 
 import logging
 from typing import Any, Protocol, runtime_checkable
 
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.base import ENCODER_OUT
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
@@ -34,12 +36,22 @@ class NamesItsLayers(Protocol):
 
 
 class _Branch(nn.Module):
+    """A trunk that reads one tensor, and its heads."""
+
     def __init__(self, trunk: nn.Module, heads: list[nn.Module]) -> None:
         super().__init__()
         self.trunk, self.heads = trunk, nn.ModuleList(heads)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         x = self.trunk(x)
+        return [head(x) for head in self.heads]
+
+
+class _StreamsBranch(_Branch):
+    """A trunk that encodes observation and action by themselves and joins them (SAC's Q-networks), and its heads."""
+
+    def forward(self, observation: Tensor, action: Tensor) -> list[Tensor]:  # type: ignore[override]
+        x = self.trunk({Columns.OBS: observation, Columns.ACTIONS: action})[ENCODER_OUT]
         return [head(x) for head in self.heads]
 
 
@@ -78,12 +90,16 @@ def _branches(module: RLModule) -> list[_Branch]:
     for networks in NETWORKS:
         found = [(_part(module, trunk), [_part(module, head) for head in heads]) for trunk, heads in networks]
         present = [(trunk, heads) for trunk, heads in found if trunk is not None]
-        if present and all(hasattr(trunk, "net") for trunk, _ in present):
-            return [_Branch(trunk.net, [head.net for head in heads if head is not None]) for trunk, heads in present]
+        if present and all(hasattr(trunk, "net") or hasattr(trunk, "base_encoders") for trunk, _ in present):
+            return [_branch(trunk, [head.net for head in heads if head is not None]) for trunk, heads in present]
     raise InputError(
-        f"{type(module).__name__}: its networks are of no kind that is known here (an encoder may be recurrent, or join "
-        "several streams); give it a method continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
+        f"{type(module).__name__}: its networks are of no kind that is known here (an encoder may be recurrent); give it a "
+        "method continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
     )
+
+
+def _branch(trunk: Any, heads: list[nn.Module]) -> _Branch:
+    return _Branch(trunk.net, heads) if hasattr(trunk, "net") else _StreamsBranch(trunk, heads)
 
 
 def _part(module: RLModule, path: str) -> Any:

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from cbp_ray import Adam, Distribution, GenerateAndTest, HiddenLayer
+from cbp_ray import Adam, Distribution, GenerateAndTest
 from cbp_ray.algorithm.network import find_units
-from cbp_ray.errors import InputError
 
 
 class ResidualMLP(nn.Module):
@@ -237,7 +236,9 @@ def rows_of(units, index):
     """Masks of the weights, by parameter, that make some units, and of those that read them."""
     made_of, read_by = {}, {}
     for part in (*units.producers, *units.followers):
-        made_of.setdefault(part.tensor, torch.zeros_like(part.tensor, dtype=torch.bool)).index_fill_(part.dim, part.of(index), True)
+        made_of.setdefault(part.tensor, torch.zeros_like(part.tensor, dtype=torch.bool)).index_fill_(
+            part.dim, part.of(index), True
+        )
         if part.module.bias is not None:
             mask = made_of.setdefault(part.module.bias, torch.zeros_like(part.module.bias, dtype=torch.bool))
             mask[part.of(index)] = True
@@ -369,7 +370,9 @@ def test_groups_equal_the_oracle(kind, preset):
     compare_with_oracle(kind, preset, None, 150)
 
 
-@pytest.mark.parametrize("utility", ["weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"])
+@pytest.mark.parametrize(
+    "utility", ["weight_magnitude", "contribution", "mean_corrected_contribution", "adaptation", "overall"]
+)
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 def test_the_utility_of_a_unit_in_a_residual_stream_is_the_oracles(utility, preset):
     compare_with_oracle("residual", preset, utility, 300)
@@ -491,7 +494,9 @@ class RandomNetwork(nn.Module):
 
 
 instruction = st.tuples(
-    st.sampled_from(["linear", "linear", "linear", "tanh", "norm", "prelu", "sum", "product", "maximum", "cat", "split", "slice"]),
+    st.sampled_from(
+        ["linear", "linear", "linear", "tanh", "norm", "prelu", "sum", "product", "maximum", "cat", "split", "slice"]
+    ),
     st.integers(0, 30),
     st.integers(0, 30),
     st.integers(2, 5),
