@@ -304,7 +304,7 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
       InputError: naming the module; also where a trace of the network shows that a layer feeds a module that is not named,
         or that something else is joined with its units.
     """
-    layers = list(layers)
+    layers = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     for layer in layers:
         if not isinstance(layer, HiddenLayer):
             raise InputError(
