@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cbp_ray.algorithm import Adam as Adam
+    from cbp_ray.algorithm import AdamW as AdamW
     from cbp_ray.algorithm import GenerateAndTest as GenerateAndTest
     from cbp_ray.algorithm import HiddenLayer as HiddenLayer
     from cbp_ray.algorithm import OnlineNorm as OnlineNorm
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from cbp_ray.initial_weights import Distribution as Distribution
 
 _HOMES = {
-    "cbp_ray.algorithm": ("Adam", "GenerateAndTest", "HiddenLayer", "OnlineNorm", "initialize"),
+    "cbp_ray.algorithm": ("Adam", "AdamW", "GenerateAndTest", "HiddenLayer", "OnlineNorm", "initialize"),
     "cbp_ray.experiments": ("run_online",),
     "cbp_ray.initial_weights": ("Distribution",),
 }

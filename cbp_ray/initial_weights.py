@@ -10,21 +10,38 @@ from numpy.typing import NDArray
 from cbp_ray.activations import GAINS
 from cbp_ray.randomness import Purpose, uniforms
 
+Kind = Literal["uniform", "normal", "truncated_normal", "orthogonal", "empirical"]
+
 
 @dataclass(frozen=True)
 class Distribution:
-    """Initial weights of one layer: uniform in [-scale, scale], or normal with standard deviation `scale`.
+    """Initial weights of one layer.
 
-    Biases start at zero, or uniform in [-bias_scale, bias_scale].
+    | kind | weights |
+    |---|---|
+    | `uniform` | in [-scale, scale] |
+    | `normal` | with standard deviation `scale` |
+    | `truncated_normal` | the same, cut off at ±`cutoff` standard deviations |
+    | `orthogonal` | a row of a random orthogonal matrix with `size` rows or columns, whichever are more, times `scale` |
+    | `empirical` | between neighbours in `quantiles`, which stand at equal distances of probability |
+
+    Biases start at `bias_mean`, or uniform in [-bias_scale, bias_scale] around it.
 
     Example:
       >>> Distribution.uniform(0.5).weight(np.array([0.0, 0.75]))
       array([-0.5 ,  0.25])
     """
 
-    kind: Literal["uniform", "normal"]
+    kind: Kind
     scale: float
     bias_scale: float = 0.0
+    bias_mean: float = 0.0
+    cutoff: float = 0.0
+    size: int = 0
+    quantiles: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quantiles", tuple(self.quantiles))  # a list, where it was read from a file
 
     @classmethod
     def uniform(cls, bound: float, bias_bound: float = 0.0) -> "Distribution":
@@ -34,18 +51,32 @@ class Distribution:
     def normal(cls, standard_deviation: float, bias_bound: float = 0.0) -> "Distribution":
         return cls("normal", standard_deviation, bias_bound)
 
-    def weight(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weights from uniform draws in [0, 1)."""
-        if self.kind == "normal":
-            from scipy.special import ndtri  # imported on use: the paper's distributions are uniform
+    def width(self, fan_in: int) -> int:
+        """Number of uniform draws that the `fan_in` weights of a unit are made from."""
+        return max(fan_in, self.size)
 
-            # Half a step up, so that a draw of exactly 0 stays finite.
-            return np.asarray(ndtri(draws + 2.0**-54)) * self.scale
-        return (2 * draws - 1) * self.scale
+    def weight(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weights from uniform draws in [0, 1); of an orthogonal distribution, rows of `size` from as many draws."""
+        match self.kind:
+            case "uniform":
+                return (2 * draws - 1) * self.scale
+            case "empirical":
+                return np.interp(draws, np.linspace(0, 1, len(self.quantiles)), self.quantiles)
+        from scipy.special import ndtr, ndtri  # imported on use: the paper's distributions are uniform
+
+        if self.kind == "truncated_normal":
+            low = ndtr(-self.cutoff)
+            return np.asarray(ndtri(low + draws * (1 - 2 * low))) * self.scale
+        # Half a step up, so that a draw of exactly 0 stays finite.
+        normal = np.asarray(ndtri(draws + 2.0**-54))
+        if self.kind == "orthogonal":
+            normal = normal / np.linalg.norm(normal, axis=-1, keepdims=True)
+        return normal * self.scale
 
     def bias(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
         """Biases from uniform draws in [0, 1)."""
-        return (2 * draws - 1) * self.bias_scale
+        biases = (2 * draws - 1) * self.bias_scale
+        return biases + self.bias_mean if self.bias_mean else biases
 
 
 def bound(fan_in: int, activation: str) -> float:
@@ -57,9 +88,10 @@ def draw_initial(
     distribution: Distribution, units: int, fan_in: int, seed: int, layer: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A layer's initial weights [units, fan_in] and biases [units], as a function of seed and layer number alone."""
-    draws = uniforms(seed, Purpose.INITIAL_WEIGHTS, units * (fan_in + 1), address=(layer, 0, 0))
-    weights = distribution.weight(draws[: units * fan_in]).reshape(units, fan_in)
-    return weights, distribution.bias(draws[units * fan_in :])
+    width = distribution.width(fan_in)
+    draws = uniforms(seed, Purpose.INITIAL_WEIGHTS, units * (width + 1), address=(layer, 0, 0))
+    weights = distribution.weight(draws[: units * width].reshape(units, width))[:, :fan_in]
+    return weights, distribution.bias(draws[units * width :])
 
 
 def initial_weights(seed: int, layer: int, units: int, fan_in: int, activation: str) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """Generate-and-test in RLlib's other algorithms: their configs and learners, otherwise as RLlib has them.
 
-Each config takes the calls of RLlib's own and `.continual_backprop(...)`. Networks are RLlib's defaults, except the Q-networks
-of SAC. What happens to target networks is in `rllib_ext.learners.targets`. Another algorithm is one more line; if its RLModule
-has parts of other names, `rllib_ext.learners.topology.NETWORKS` must name them.
+Each config takes the calls of RLlib's own and `.continual_backprop(...)`. Networks are RLlib's defaults. What happens to target
+networks is in `rllib_ext.learners.targets`. Another algorithm is one more line; if its RLModule has parts of other names,
+`rllib_ext.learners.topology.NETWORKS` must name them.
 
 With Tune, `tune.Tuner(config.algo_class, param_space=config)`: Tune makes the config again from the class that it is given, and
 RLlib's own classes would leave generate-and-test out.
@@ -10,7 +10,6 @@ RLlib's own classes would leave generate-and-test out.
 
 from typing import Any
 
-import torch
 from ray.rllib.algorithms.appo.appo import APPO, APPOConfig
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
 from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
@@ -18,14 +17,7 @@ from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
 from ray.rllib.algorithms.impala.impala import IMPALA, IMPALAConfig
 from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
 from ray.rllib.algorithms.sac.sac import SAC, SACConfig
-from ray.rllib.algorithms.sac.sac_catalog import SACCatalog
-from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
 from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.models.base import ENCODER_OUT
-from ray.rllib.core.models.configs import MLPEncoderConfig
-from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm
 from rllib_ext.config import ContinualBackpropConfigMixin
@@ -72,36 +64,7 @@ def continual(algorithm: Any, config: Any, learner: Any, module: str = __name__)
     return Algorithm, Config, Learner
 
 
-class JoiningEncoder(TorchMLPEncoder):
-    """Encodes observation and action, end to end, with one network (Haarnoja et al. 2018)."""
-
-    def _forward(self, inputs: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return {ENCODER_OUT: self.net(torch.cat([inputs[Columns.OBS], inputs[Columns.ACTIONS]], dim=-1))}
-
-
-class PlainSACCatalog(SACCatalog):
-    """Q-networks without RLlib's two streams, whose last layers are joined and skip layers: such units can't be told apart."""
-
-    def _build_qf_encoder_continuous(self, framework: str) -> Any:
-        sizes, activation = (self._model_config_dict[name] for name in ("fcnet_hiddens", "fcnet_activation"))
-        config = MLPEncoderConfig(
-            input_dims=[self.observation_space.shape[0] + self.action_space.shape[0]],
-            hidden_layer_dims=sizes[:-1],
-            hidden_layer_activation=activation,
-            output_layer_dim=self.latent_dims[0],
-            output_layer_activation=activation,
-        )
-        return JoiningEncoder(config)
-
-
-class PlainSACConfig(SACConfig):
-    """SAC with the networks of `PlainSACCatalog`."""
-
-    def get_default_rl_module_spec(self) -> Any:
-        return RLModuleSpec(module_class=DefaultSACTorchRLModule, catalog_class=PlainSACCatalog)
-
-
 ContinualAPPO, ContinualAPPOConfig, ContinualAPPOTorchLearner = continual(APPO, APPOConfig, APPOTorchLearner)
 ContinualIMPALA, ContinualIMPALAConfig, ContinualIMPALATorchLearner = continual(IMPALA, IMPALAConfig, IMPALATorchLearner)
-ContinualSAC, ContinualSACConfig, ContinualSACTorchLearner = continual(SAC, PlainSACConfig, SACTorchLearner)
+ContinualSAC, ContinualSACConfig, ContinualSACTorchLearner = continual(SAC, SACConfig, SACTorchLearner)
 ContinualDQN, ContinualDQNConfig, ContinualDQNTorchLearner = continual(DQN, DQNConfig, DQNTorchLearner)

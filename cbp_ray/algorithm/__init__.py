@@ -1,6 +1,6 @@
 """Continual Backprop in torch: the method itself, for any network and optimizer."""
 
-from cbp_ray.algorithm.adam import Adam
+from cbp_ray.algorithm.adam import Adam, AdamW
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.initialization import initialize
 from cbp_ray.algorithm.network import HiddenLayer, find_hidden_layers
@@ -10,6 +10,7 @@ from cbp_ray.initial_weights import Distribution
 
 __all__ = [
     "Adam",
+    "AdamW",
     "Distribution",
     "GenerateAndTest",
     "HiddenLayer",

@@ -3,10 +3,12 @@
 Changes to `torch.optim.Adam`:
 
 - `reset_weights` forgets both moments and the time step of some weights; their bias correction starts again.
-- Bias correction is per weight from the first reset on. Before it, every update equals `torch.optim.Adam` bit for bit
-  (`foreach` or not), because the same operations run in the same order with the same scalars.
-- `fused` is a step compiled with Numba for float32 parameters on a CPU, equal to rounding, and not the one of torch.
-- `weight_decay` is L2 (added to the gradient), as in `torch.optim.Adam`. No amsgrad, maximize or capturable.
+- Bias correction is per weight from the first reset on. Before it, every update with `fused=False` equals `torch.optim.Adam` bit
+  for bit (`foreach` or not), because the same operations run in the same order with the same scalars.
+- `fused` is a step compiled with Numba for float32 matrices and vectors on a CPU, equal to rounding, and not the one of torch.
+  It is the default.
+- States of `torch.optim.Adam` and `torch.optim.AdamW` can be loaded, and the other way round.
+- Neither `capturable` nor `differentiable`: time steps are counted on the host, and weights change in place.
 
 Generate-and-test only ever resets whole rows (a unit's input weights) and whole columns (its output weights). A weight's time
 step is therefore `min(steps since its row's reset, steps since its column's reset)`, and since 1 - βᵗ grows with t, so is
@@ -45,9 +47,15 @@ class Adam(Optimizer):
       lr: step size α.
       betas: (β₁, β₂).
       eps: ε.
-      weight_decay: L2 coefficient λ; the gradient becomes g + λ w.
-      fused: whether float32 parameters on a CPU are updated in one compiled pass each, which is faster and equal to rounding.
-        The state is the same; other parameters, and all of them where Numba is not installed, are updated as without it.
+      weight_decay: L2 coefficient λ; the gradient becomes g + λ w. In `AdamW`, weights are multiplied by 1 - α λ instead.
+      amsgrad: whether v̂ is made from the largest v so far (Reddi et al. 2018).
+      foreach: accepted, and no matter: parameters are always updated together.
+      maximize: whether to ascend instead of descend.
+      capturable: must be False.
+      differentiable: must be False.
+      fused: whether float32 parameters on a CPU are updated in one compiled pass each, which is faster and equal to rounding;
+        by default (None) they are. The state is the same. Parameters of more than two dimensions, `amsgrad`, `maximize`, and
+        everything where Numba is not installed are updated as with False.
 
     Example:
       >>> model = torch.nn.Linear(3, 2)
@@ -63,21 +71,40 @@ class Adam(Optimizer):
       Kingma and Ba (2015); Dohare, Sutton and Mahmood (2022), Algorithm 2.
     """
 
+    decoupled = False
+    """Whether weight decay acts on the weights and not on the gradient."""
+
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        fused: bool = False,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
+        kind = type(self).__name__
+        if isinstance(lr, Tensor) and lr.numel() != 1:
+            raise InputError(f"{kind}: lr must be one number, got a tensor of shape {list(lr.shape)}")
         for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if isinstance(value, Tensor) or not value >= 0:
-                raise InputError(f"Adam: {name} must be a number, 0 or more, got {value}")
+            if (isinstance(value, Tensor) and name != "lr") or not value >= 0:
+                raise InputError(f"{kind}: {name} must be a number, 0 or more, got {value}")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise InputError(f"Adam: betas must be two numbers in [0, 1), got {betas}")
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+            raise InputError(f"{kind}: betas must be two numbers in [0, 1), got {betas}")
+        for name, value, why in (
+            ("capturable", capturable, "time steps are counted on the host"),
+            ("differentiable", differentiable, "weights change in place"),
+        ):
+            if value:
+                raise InputError(f"{kind}: {name} must be False, because {why}; torch.optim.{kind} has it")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        super().__init__(params, {**defaults, "maximize": maximize, "decoupled_weight_decay": self.decoupled})
         self.fused = fused
         self._prepare()
 
@@ -86,7 +113,7 @@ class Adam(Optimizer):
         self._corrections: dict[Any, _Corrections] = {}
         self._compiled = None
         with suppress(ModuleNotFoundError):  # without Numba
-            if self.fused:
+            if self.fused is not False:
                 from cbp_ray.compiled.adam import CompiledAdam
 
                 self._compiled = CompiledAdam()
@@ -96,7 +123,11 @@ class Adam(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._prepare()
+        for group in self.param_groups:
+            for name, value in {"amsgrad": False, "maximize": False, "decoupled_weight_decay": self.decoupled}.items():
+                group.setdefault(name, value)  # of a version that had none
+        if "fused" in state:
+            self._prepare()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -114,8 +145,16 @@ class Adam(Optimizer):
             for p in group["params"]:
                 if p.grad is None:
                     continue
+                if p.grad.is_sparse:
+                    raise InputError(
+                        f"{type(self).__name__}: the gradient of a parameter of shape {list(p.shape)} is sparse; make it dense "
+                        "(nn.Embedding(..., sparse=False)), or give the parameter to torch.optim.SparseAdam"
+                    )
                 alike.setdefault((p.dtype, p.device), []).append(p)
-                self.state_of(p)["time_step"] += 1
+                state = self.state_of(p)
+                if group["amsgrad"] and "max_exp_avg_sq" not in state:
+                    state["max_exp_avg_sq"] = torch.zeros_like(p)
+                state["time_step"] += 1
             for key, params in alike.items():
                 self._update(group, params, key)
         return loss
@@ -129,11 +168,25 @@ class Adam(Optimizer):
         return state
 
     def _update(self, group: dict[str, Any], params: list[Tensor], place: tuple[torch.dtype, torch.device]) -> None:
+        lr = float(group["lr"])
+        if group["decoupled_weight_decay"] and group["weight_decay"] != 0:
+            torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
+            group = {**group, "weight_decay": 0}
+        if self._compiled is not None and not group["amsgrad"] and not group["maximize"]:
+            flat = [p for p in params if p.ndim <= 2]
+            if flat and self._compiled.update({**group, "lr": lr}, flat, [self.state[p] for p in flat]):
+                params = [p for p in params if p.ndim > 2]
+        if params:
+            self._update_with_torch(group, lr, params, place)
+
+    def _update_with_torch(
+        self, group: dict[str, Any], lr: float, params: list[Tensor], place: tuple[torch.dtype, torch.device]
+    ) -> None:
         beta1, beta2 = group["betas"]
         states = [self.state[p] for p in params]
-        if self._compiled is not None and self._compiled.update(group, params, states):
-            return
         grads: Any = [p.grad for p in params]
+        if group["maximize"]:
+            grads = torch._foreach_neg(grads)
         if group["weight_decay"] != 0:
             grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
         exp_avgs = [state["exp_avg"] for state in states]
@@ -142,11 +195,15 @@ class Adam(Optimizer):
         torch._foreach_mul_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
 
+        if group["amsgrad"]:
+            largest = [state["max_exp_avg_sq"] for state in states]
+            torch._foreach_maximum_(largest, exp_avg_sqs)
+            exp_avg_sqs = largest
         denominators = torch._foreach_sqrt(exp_avg_sqs)
         if not any(name in state for state in states for name in RESETS):
             torch._foreach_div_(denominators, [(1 - beta2 ** state["time_step"]) ** 0.5 for state in states])
             torch._foreach_add_(denominators, group["eps"])
-            step_sizes = [(group["lr"] / (1 - beta1 ** state["time_step"])) * -1 for state in states]
+            step_sizes = [(lr / (1 - beta1 ** state["time_step"])) * -1 for state in states]
         else:
             key = *map(id, params), place  # a parameter stays itself when it is moved or cast
             if key not in self._corrections:
@@ -156,25 +213,28 @@ class Adam(Optimizer):
             torch._foreach_div_(denominators, corrections2)
             torch._foreach_add_(denominators, group["eps"])
             torch._foreach_mul_(denominators, corrections1)
-            step_sizes = [-group["lr"]] * len(params)
+            step_sizes = [-lr] * len(params)
         torch._foreach_addcdiv_(params, exp_avgs, denominators, step_sizes)
 
     @torch.no_grad()
     def reset_weights(self, param: Tensor, dim: int, index: Tensor, run: int | None = None) -> None:
         """Forgets moments and time steps of `param`'s weights at `index` along dimension 0 (rows) or 1 (columns).
 
+        A parameter may have another dimension in place of 1, if it is always the same.
         With `run`, `param` is a stack of parameters of several runs, and `dim` and `index` are those of `param[run]`.
         """
         state = self.state.get(param)
         if not state:
             return  # nothing learned yet, so nothing to forget
-        for moment in ("exp_avg", "exp_avg_sq"):
-            of_run(state[moment], run).index_fill_(dim, index, 0)
-        if RESETS[dim] not in state:
+        for moment in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+            if moment in state:
+                of_run(state[moment], run).index_fill_(dim, index, 0)
+        name = RESETS[min(dim, 1)]
+        if name not in state:
             kept = {dim} if run is None else {0, dim + 1}
             shape = [size if d in kept else 1 for d, size in enumerate(param.shape)]
-            state[RESETS[dim]] = torch.zeros(shape, dtype=torch.int64)
-        of_run(state[RESETS[dim]], run).index_fill_(dim, index.cpu(), state["time_step"])
+            state[name] = torch.zeros(shape, dtype=torch.int64)
+        of_run(state[name], run).index_fill_(dim, index.cpu(), state["time_step"])
         self._corrections.clear()
         if self._compiled is not None:
             self._compiled.forget_resets()
@@ -189,16 +249,70 @@ class Adam(Optimizer):
         steps: int = state["time_step"]
         return steps - latest
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state, which `torch.optim.Adam` and `torch.optim.AdamW` can load as well; they know no resets of weights."""
+        state_dict = super().state_dict()
+        state = {i: {**own, "step": torch.tensor(float(own["time_step"]))} for i, own in state_dict["state"].items() if own}
+        return {**state_dict, "state": state}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what `state_dict` gave. Counters stay exact integers, whatever the parameters' dtype."""
+        """Loads what `state_dict` gave, ours or that of `torch.optim.Adam` or `torch.optim.AdamW`.
+
+        Counters stay exact integers, whatever the parameters' dtype.
+        """
         super().load_state_dict(state_dict)
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(ids, params, strict=True):
+            saved = state_dict["state"].get(i, {})
             # Torch casts every state tensor to its parameter's dtype, which would round large counters.
             for name in RESETS:
-                if name in state_dict["state"].get(i, {}):
-                    self.state[p][name] = state_dict["state"][i][name].to(device="cpu", dtype=torch.int64, copy=True)
+                if name in saved:
+                    self.state[p][name] = saved[name].to(device="cpu", dtype=torch.int64, copy=True)
+            step = self.state[p].pop("step", None)
+            if step is not None:
+                step = float(saved["step"])
+                ours = saved.get("time_step")
+                # Torch counts on in `step` alone. It is float32, in which large counters are rounded.
+                exact = ours is not None and float(torch.tensor(float(ours))) == step
+                self.state[p]["time_step"] = int(ours) if exact else int(step)
+        self._corrections.clear()
+        if self._compiled is not None:
+            self._compiled.forget_resets()
+
+
+class AdamW(Adam):
+    """Adam with per-weight time steps and decoupled weight decay: w ← (1 - α λ) w before every update.
+
+    Args:
+      params: parameters or parameter groups, as for any torch optimizer.
+      lr: step size α.
+      betas: (β₁, β₂).
+      eps: ε.
+      weight_decay: λ.
+      amsgrad: as in `Adam`, like all other arguments.
+
+    Example:
+      >>> model = torch.nn.Linear(3, 2)
+      >>> optimizer = AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+
+    References:
+      Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        **others: Any,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **others)
 
 
 def of_run(tensor: Tensor, run: int | None) -> Tensor:

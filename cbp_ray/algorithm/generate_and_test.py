@@ -1,11 +1,11 @@
-"""Generate-and-test: the inner loop of Algorithms 1 and 2, for any network that can be traced and any optimizer."""
+"""Generate-and-test: the inner loop of Algorithms 1 and 2, for any network whose units can be followed and any optimizer."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,17 +13,26 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cbp_ray.algorithm import utility as tester
-from cbp_ray.algorithm.adam import of_run
 from cbp_ray.algorithm.initialization import Scheme, resolve
 from cbp_ray.algorithm.magnitudes import Magnitudes
-from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers, unwrap
-from cbp_ray.algorithm.online_norm import OnlineNorm
-from cbp_ray.algorithm.optimizer_state import reset_weights
-from cbp_ray.algorithm.preconditions import check_biases, check_init, check_same_place, check_state, optimizers_by_parameter
-from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, new_units, random_utility, select
+from cbp_ray.algorithm.measurements import Measurements
+from cbp_ray.algorithm.network import HiddenLayer, unwrap
+from cbp_ray.algorithm.preconditions import (
+    check_init,
+    check_same_place,
+    check_state,
+    load_origin,
+    optimizers_by_parameter,
+    saved_origin,
+    treatable,
+)
+from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, random_utility, select
+from cbp_ray.algorithm.reset import Generator, transfer_bias
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.step_report import StepReport
-from cbp_ray.algorithm.watched_layer import Measurements, Population, Scratch, WatchedLayer
+from cbp_ray.algorithm.units import UnitModule
+from cbp_ray.algorithm.watched_layer import Population, WatchedLayer
+from cbp_ray.algorithm.watched_site import CalledThrough, Scratch, WatchedSite
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Utility
@@ -43,7 +52,7 @@ class GenerateAndTest:
             u, f, a and whatever the optimizer remembers of these weights to zero
 
     Args:
-      model: a network whose hidden layers `torch.fx` can find, or any network with `layers`.
+      model: a network; what of it can't be treated is left alone and named in `untreated`.
       optimizer: the optimizer (or several) that holds the model's parameters: `cbp_ray.Adam`, or any of `torch.optim`.
       replacement_rate: ρ, the fraction of a layer's units replaced per step.
       maturity_threshold: m; units are safe until they are older than this many steps.
@@ -53,9 +62,11 @@ class GenerateAndTest:
       preset: `paper` (Dohare et al. 2022) or `nature2024` (Dohare et al. 2024); see `cbp_ray.presets.PRESETS`.
       seed: seed of new weights; for the result of `stacked_linear.stack`, one for each run.
       replacement: `accumulate` carries the fraction of n·ρ from step to step; `bernoulli` rounds it at random.
-      init: where new weights come from: `kaiming`, `lecun`, `xavier`, `pytorch`, or distributions by layer name; by default
-        what each layer was created with.
+      init: where new weights come from: `kaiming`, `lecun`, `xavier`, `pytorch`; `uniform`, `normal`, `truncated_normal`,
+        `orthogonal` or `empirical`, with the scale of the present weights; or distributions by layer name. By default what each
+        layer was created with, recognised from its weights.
       layers: the hidden layers, for networks that can't be traced.
+      strict: whether a network of which some part can't be treated is refused.
       compiled: whether float32 matrices on a CPU are measured by compiled passes, which is faster and equal to rounding.
         Everything else, and all of it where Numba is not installed, is measured with torch.
 
@@ -95,6 +106,7 @@ class GenerateAndTest:
         replacement: str = DEFAULTS.replacement,
         init: Scheme | dict[str, Distribution] | None = None,
         layers: Iterable[HiddenLayer] | None = None,
+        strict: bool = False,
         compiled: bool = True,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -111,45 +123,82 @@ class GenerateAndTest:
             seed,
         )
         model = unwrap(model)
-        found = check_layers(model, find_hidden_layers(model) if layers is None else layers)
-        modules = dict(model.named_modules())
-        check_init(init, [layer.unit for layer in found])
         needs, variant = NEEDS[self.settings.utility], self.settings.variant
-        distributions = [resolve(init, layer.unit, modules[layer.unit], layer.activation) for layer in found]
-        self._optimizers = optimizers_by_parameter(optimizer, found, modules)
-        if variant.transfers_bias:
-            check_biases(found, modules, preset)
+        self._optimizers = optimizers_by_parameter(optimizer)
+        found = treatable(model, layers, self._optimizers, biases=variant.transfers_bias, preset=preset, strict=strict)
+        self.untreated: dict[str, str] = found.untreated
+        """What is left alone, by module, and why."""
+        kept = [layer.units for layer in found.layers if layer.units is not None]
+        check_init(init, [part.name for units in kept for part in (*units.producers, *units.followers)])
         self.steps = 0
         self._init = init
+        self._generator = Generator(self._optimizers)
         self._layers: list[WatchedLayer] = []
         self._populations: list[Population] = []
-        start, scratch = 0, Scratch()
-        needs_mean, seed = needs.deviation or variant.transfers_bias, self.settings.seed
-        for number, (hidden, distribution) in enumerate(zip(found, distributions, strict=True)):
-            layer = WatchedLayer(number, start, hidden, modules, distribution, needs, needs_mean, scratch, seed)
+        start = 0
+        for number, units in enumerate(kept):
+            activations = [*units.activations, *["linear"] * len(units.followers)]
+            distributions = [
+                resolve(init, part.name, cast(UnitModule, part.module), activation)
+                for part, activation in zip((*units.producers, *units.followers), activations, strict=True)
+            ]
+            layer = WatchedLayer(number, start, units, distributions, self.settings.seed)
             start += layer.count
             self._layers.append(layer)
             self._populations += layer.populations
-        self._owners = {layer.weight: layer for layer in self._layers}
         check_same_place(self._layers)
+        scratch = Scratch()
+        self._sites = self._watch_sites(scratch)
+        self._guards = [CalledThrough(name, module) for name, module in found.parts]
         self._allocate()
         # The step in which each unit was made, on the host, so that finding the eligible ones does not wait for a device.
         self._birth = np.zeros(start, dtype=np.int64)
-        self._magnitudes = Magnitudes(self._layers, needs, scratch, mean=variant.mean_magnitudes)
+        self._magnitudes = Magnitudes(self._layers, self._sites, needs, scratch, mean=variant.mean_magnitudes)
         if variant.lagged or not needs.deviation:
-            for layer in self._layers:
-                layer.fold_with = self._f_hat_of_next_step
+            for site in self._sites:
+                site.fold_with = self._f_hat_of_next_step
         if compiled:
             with suppress(ModuleNotFoundError):  # without Numba
                 from cbp_ray.compiled.statistics import CompiledStatistics
 
                 self._magnitudes.statistics = statistics = CompiledStatistics()
-                for layer in self._layers:
-                    layer.statistics = statistics
+                for site in self._sites:
+                    site.statistics = statistics
+        self._say_once(found.untreated)
         self._warned = False
         self._prepared: tuple[Tensor, Sequence[Tensor | None]] | None = None
         self.average_over_replicas: Callable[[Tensor], None] | None = None
         """In data-parallel training: replaces averages over this replica's examples by those over all replicas', in place."""
+
+    def _watch_sites(self, scratch: Scratch) -> list[WatchedSite]:
+        """Puts hooks where units are measured, and finds the taps of all units there."""
+        needs = NEEDS[self.settings.utility]
+        self._needs, self._needs_mean = needs, needs.deviation or self.settings.variant.transfers_bias
+        watched: dict[int, WatchedSite] = {}
+        by_units = {id(layer.units): layer for layer in self._layers}
+        taps: dict[int, list[list[int]]] = {id(layer): [[] for _ in range(layer.count)] for layer in self._layers}
+        owners: list[int] = []
+        for layer in self._layers:
+            layer.sites = []
+            for site in layer.units.sites:
+                if id(site) not in watched:
+                    start = len(owners)
+                    watched[id(site)] = WatchedSite(
+                        len(watched), start, site, layer.name, layer.dtype, needs, self._needs_mean, scratch
+                    )
+                    for tap, owner in enumerate(site.owners):
+                        treated = None if owner is None else by_units.get(id(owner[0]))
+                        owners.append(-1 if treated is None or owner is None else treated.at.start + owner[1])
+                        if treated is not None and owner is not None:
+                            taps[id(treated)][owner[1]].append(start + tap)
+                layer.sites.append(watched[id(site)])
+        for layer in self._layers:
+            layer.taps = torch.tensor(taps[id(layer)])
+        self._unit_of_tap: Tensor | None = torch.tensor(owners)
+        """The unit of every tap, -1 where there is none that is treated; None if tap i is unit i everywhere."""
+        if owners == list(range(self._layers[-1].at.stop)):
+            self._unit_of_tap = None
+        return list(watched.values())
 
     def _allocate(self) -> None:
         """Makes the state beside the weights.
@@ -158,17 +207,51 @@ class GenerateAndTest:
         networks, calling an operation costs more than carrying it out.
         """
         last = self._layers[-1]
-        like = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
-        self._average_activation = like  # f
-        self._average_utility = like.clone()  # u
-        self._correction = like.clone()  # 1 - ηᵃ
+        of_units = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
+        of_taps = torch.zeros(self._sites[-1].at.stop, dtype=last.dtype, device=last.device)
+        self._average_activation = of_taps  # f
+        self._average_utility = of_units  # u
+        self._correction = of_units.clone()  # 1 - ηᵃ
         self._one = torch.ones((), dtype=last.dtype, device=last.device)
-        self._observed = torch.stack([like, like])
+        self._observed = torch.stack([of_taps, of_taps])
         self._mean, self._activity = self._observed
-        self._f_hat = like.clone()
-        self._f_hats = self._by_layer(self._f_hat)
-        for layer in self._layers:
-            layer.mean, layer.activity = self._mean[layer.at], self._activity[layer.at]
+        self._f_hat = of_taps.clone()
+        self._f_hats = self._by_site(self._f_hat)
+        if self._unit_of_tap is not None:
+            self._unit_of_tap = self._unit_of_tap.to(last.device)
+            self._treated_taps = (self._unit_of_tap >= 0).nonzero()[:, 0]
+        for site in self._sites:
+            site.mean, site.activity = self._mean[site.at], self._activity[site.at]
+
+    def _by_unit(self, of_taps: Tensor) -> Tensor:
+        """The sum over the taps of each unit."""
+        if self._unit_of_tap is None:
+            return of_taps
+        sums = torch.zeros_like(self._average_utility)
+        return sums.index_add_(0, self._unit_of_tap[self._treated_taps], of_taps[self._treated_taps])
+
+    def _by_tap(self, of_units: Tensor) -> Tensor:
+        """What each tap's unit has; where there is none, what the first has."""
+        return of_units if self._unit_of_tap is None else of_units[self._unit_of_tap.clamp(min=0)]
+
+    def _say_once(self, untreated: Mapping[str, str]) -> None:
+        """Tells what is left alone, and where new units come from nothing better than the weights as they are."""
+        if untreated:
+            reasons = "; ".join(f"{name or 'the network'!r}: {reason}" for name, reason in untreated.items())
+            warnings.warn(f"GenerateAndTest leaves a part of the network alone ({reasons})", UserWarning, stacklevel=3)
+        guessed = [
+            part.name
+            for layer in self._layers
+            for part, distribution in zip((*layer.units.producers, *layer.units.followers), layer.distributions, strict=True)
+            if distribution.kind == "empirical"
+        ]
+        if guessed and self._init != "empirical":
+            warnings.warn(
+                f"GenerateAndTest: the initial distribution of {', '.join(map(repr, guessed))} is not known; new units' weights "
+                "are drawn from the layer's present ones (init='empirical' says the same, and init= takes others)",
+                UserWarning,
+                stacklevel=3,
+            )
 
     @property
     def layers(self) -> list[str]:
@@ -192,10 +275,10 @@ class GenerateAndTest:
         Raises:
           RuntimeError: if there was no forward pass in training mode, with gradients on, since the last step.
         """
-        for layer in self._layers:
-            if not layer.pending and layer.folded is None:
+        for site in self._sites:
+            if not site.pending and site.folded is None:
                 raise RuntimeError(
-                    f"GenerateAndTest.step(): no forward pass through layer {layer.name!r} was seen since the last step; "
+                    f"GenerateAndTest.step(): no forward pass through layer {site.name!r} was seen since the last step; "
                     "call the model in training mode with gradients on, after GenerateAndTest is made "
                     "(a model compiled and called before that does not know of it)"
                 )
@@ -259,16 +342,16 @@ class GenerateAndTest:
         self._correction, f_hats = self._prepare()
         self._prepared = None
         f_tm1 = self._average_activation
-        if not variant.lagged and self._layers[0].needs.deviation:
-            mean = torch.cat([layer.pending_mean() for layer in self._layers])
+        if not variant.lagged and self._needs.deviation:
+            mean = torch.cat([site.pending_mean() for site in self._sites])
             if self.average_over_replicas is not None:
                 self.average_over_replicas(mean)
-            f_hats = self._by_layer(tester.estimate(tester.running_average(f_tm1, mean, eta), self._correction))
-        for layer, f_hat in zip(self._layers, f_hats, strict=True):
-            layer.take_observed(f_hat)
+            f_hats = self._by_site(tester.estimate(tester.running_average(f_tm1, mean, eta), self._by_tap(self._correction)))
+        for site, f_hat in zip(self._sites, f_hats, strict=True):
+            site.take_observed(f_hat)
         if self.average_over_replicas is not None:
             self.average_over_replicas(self._observed)
-        if self._layers[0].needs_mean:
+        if self._needs_mean:
             self._average_activation = tester.running_average(f_tm1, self._mean, eta)
 
     def _utilities(self) -> Callable[[Population], Tensor]:
@@ -284,8 +367,10 @@ class GenerateAndTest:
     def _new_utility(self, at: slice | None = None) -> Tensor:
         """u of this step, of all units or those `at` some place, from u before it and what is measured now."""
         measured = (self._utility_tm1, self._activity, self._magnitudes.outgoing, self._magnitudes.incoming)
+        if at is not None and self._unit_of_tap is not None:
+            return self._new_utility()[at]
         u_tm1, activity, outgoing, incoming = measured if at is None else (tensor[at] for tensor in measured)
-        y = tester.instantaneous(self.settings.utility, activity, outgoing, incoming)
+        y = tester.instantaneous(self.settings.utility, activity, outgoing, incoming, self._by_unit)
         return tester.running_average(u_tm1, y, self.settings.decay_rate)
 
     def _replace_least(self, units: Population, count: int, report: StepReport) -> None:
@@ -307,13 +392,16 @@ class GenerateAndTest:
             return
         report.replaced[units.name] = index.tolist()
         if self.settings.variant.transfers_bias:
-            _transfer_bias(units, index, tester.estimate(self._average_activation, self._correction)[units.at])
-        later_units = self._fed_by(units)
-        for later, columns in later_units:
-            self._magnitudes.lose_inputs(later, columns(index))
+            transfer_bias(units, index, tester.estimate(self._average_activation, self._by_tap(self._correction)))
+        touched = self._touched_by(units)
+        for later, columns in touched:
+            if columns is not None:
+                self._magnitudes.lose_inputs(later, columns(index))
         self._replace(units, index)
-        for later, _ in later_units:
+        for later, columns in touched:
             # Each layer is finished before the next: it must see that some of its input weights are zero now.
+            if columns is None:
+                self._magnitudes.measure_again(later.layer)
             self._average_utility[later.at] = self._new_utility(later.at)
             if self._utility_estimate is not None:
                 self._utility_estimate[later.at] = tester.estimate(self._average_utility[later.at], self._correction[later.at])
@@ -322,26 +410,32 @@ class GenerateAndTest:
         """1 - ηᵃ of the step to come and, where it is needed and lagged, each layer's f̂: known since the last step."""
         if self._follow_device() or self._prepared is None:
             correction = tester.running_average(self._correction, self._one, self.settings.decay_rate)
-            f_hats: Sequence[Tensor | None] = [None] * len(self._layers)
-            if self.settings.variant.lagged and self._layers[0].needs.deviation:
-                tester.estimate(self._average_activation, correction, out=self._f_hat)
+            f_hats: Sequence[Tensor | None] = [None] * len(self._sites)
+            if self.settings.variant.lagged and self._needs.deviation:
+                tester.estimate(self._average_activation, self._by_tap(correction), out=self._f_hat)
                 f_hats = self._f_hats
             self._prepared = correction, f_hats
         return self._prepared
 
-    def _by_layer(self, of_all: Tensor) -> list[Tensor]:
-        return [of_all[layer.at] for layer in self._layers]
+    def _by_site(self, of_all: Tensor) -> list[Tensor]:
+        return [of_all[site.at] for site in self._sites]
 
-    def _fed_by(self, units: Population) -> list[tuple[Population, Callable[[Tensor], Tensor]]]:
-        """Units still to come in this step whose utility depends on weights that a replacement in `units` sets to zero.
+    def _touched_by(self, units: Population) -> list[tuple[Population, Callable[[Tensor], Tensor] | None]]:
+        """Units still to come in this step whose utility depends on weights that a replacement in `units` changes.
 
-        With each comes the function that turns the units replaced into inputs of that layer.
+        With those that only lose inputs comes the function that turns the units replaced into inputs of that layer.
         """
-        layer = units.layer
-        if not layer.needs.magnitude_in:
-            return []
-        fed = [(self._owners.get(c.module.weight, layer), c.columns) for c in layer.consumers]
-        return [(later.populations[units.run or 0], columns) for later, columns in fed if later.number > layer.number]
+        layer, found = units.layer, []
+        consumers = {part.tensor: part for part in layer.units.consumers} if self._needs.magnitude_in else {}
+        producers = {part.tensor for part in layer.units.producers} if self._needs.magnitude_out else set()
+        for later in self._layers[layer.number + 1 :]:
+            fed = [consumers[part.tensor] for part in later.units.producers if part.tensor in consumers]
+            redrawn = any(part.tensor in producers for part in later.units.consumers)
+            if not fed and not redrawn:
+                continue
+            simple = not redrawn and len(later.units.producers) == 1 and later.units.producers[0].plain and fed[0].dim == 1
+            found.append((later.populations[units.run or 0], fed[0].of if simple else None))
+        return found
 
     def _count_due(self, units: Population) -> int:
         """How many units of the layer are to be replaced in this step, as far as enough are eligible."""
@@ -359,45 +453,26 @@ class GenerateAndTest:
         return count_accumulated(settings.replacement_rate, units.exposure, units.replaced) if exposed else 0
 
     def _replace(self, units: Population, index: Tensor) -> None:
-        """The generator: the one place where weights and optimizer state change."""
-        layer, unit, run = units.layer, units.layer.unit, units.run
-        numbers = range(units.replaced, units.replaced + len(index))
-        weights, biases = new_units(layer.distribution, layer.fan_in, units.seed, layer.number, numbers)
-        weight, in_layer = of_run(unit.weight, run), index + units.offset
-        weight[index] = weights.to(weight).view(len(index), *weight.shape[1:])
-        self._forget(unit.weight, 0, index, run)
-        if unit.bias is not None:
-            unit.bias[in_layer] = biases.to(unit.bias)
-            self._forget(unit.bias, 0, in_layer)
-        for consumer in layer.consumers:
-            columns = consumer.columns(index)
-            of_run(consumer.module.weight, run).index_fill_(1, columns, 0)
-            self._forget(consumer.module.weight, 1, columns, run)
-        for norm in layer.norms:
-            self._reset_norm(norm, in_layer)
+        """Replaces units and everything that is remembered of them."""
+        self._generator.replace(units, index)
         # A copy, because reports hold the old one.
         self._birth = self._birth.copy()
         self._birth[units.at][index.cpu().numpy()] = self.steps
         units.oldest_birth = int(self._birth[units.at].min())
-        self._average_activation[units.at].index_fill_(0, index, 0)
+        if self._unit_of_tap is None:
+            self._average_activation[units.at].index_fill_(0, index, 0)
+        else:
+            self._average_activation.index_fill_(0, units.layer.taps.to(index.device)[index].flatten(), 0)
         self._average_utility[units.at].index_fill_(0, index, 0)
         self._correction = self._correction.index_fill(0, index + units.at.start, 0)  # a copy: reports hold the old one
         units.replaced += len(index)
 
-    def _reset_norm(self, norm: nn.Module, index: Tensor) -> None:
-        fresh = {"running_mean": 0.0, "running_var": 1.0, **OnlineNorm.fresh_statistics()}
-        for name, buffer in norm.named_buffers(recurse=False):
-            if name in fresh:
-                buffer.index_fill_(0, index, fresh[name])
-        for name, parameter in norm.named_parameters(recurse=False):
-            parameter.index_fill_(0, index, 1.0 if name == "weight" else 0.0)
-            self._forget(parameter, 0, index)
+    def _f_hat_of_next_step(self, site: WatchedSite) -> Tensor | None:
+        return self._prepare()[1][site.number]
 
-    def _forget(self, parameter: Tensor, dim: int, index: Tensor, run: int | None = None) -> None:
-        reset_weights(self._optimizers[parameter], parameter, dim, index, run)
-
-    def _f_hat_of_next_step(self, layer: WatchedLayer) -> Tensor | None:
-        return self._prepare()[1][layer.number]
+    def _taps_of(self, units: Population) -> Tensor | slice:
+        """Where the taps of some units are in the averages of all sites."""
+        return units.at if self._unit_of_tap is None else units.layer.taps.flatten()
 
     def _follow_device(self) -> bool:
         """Moves the state to where the weights went (`model.to(device)` after construction). Returns whether they had moved."""
@@ -414,10 +489,10 @@ class GenerateAndTest:
         """Everything a resumed run needs besides the model's and the optimizer's states; safe for `weights_only=True`."""
         layers = {
             units.name: {
-                "average_activation": self._average_activation[units.at].clone(),
+                "average_activation": self._average_activation[self._taps_of(units)].clone(),
                 "average_utility": self._average_utility[units.at].clone(),
                 "correction": self._correction[units.at].clone(),
-                "distribution": asdict(units.layer.distribution),
+                **saved_origin(units.layer),
                 "birth": torch.from_numpy(self._birth[units.at].copy()),
                 "exposure": units.exposure,
                 "replaced": units.replaced,
@@ -442,26 +517,28 @@ class GenerateAndTest:
         self._correction = self._correction.clone()
         for units in self._populations:
             saved_layer = state["layers"][units.name]
-            self._average_activation[units.at] = saved_layer["average_activation"].to(self._one)
+            self._average_activation[self._taps_of(units)] = saved_layer["average_activation"].to(self._one)
             self._average_utility[units.at] = saved_layer["average_utility"].to(self._one)
             self._correction[units.at] = saved_layer["correction"].to(self._one)
             self._birth[units.at] = saved_layer["birth"].cpu().numpy()
             units.oldest_birth = int(self._birth[units.at].min())
             units.exposure, units.replaced = int(saved_layer["exposure"]), int(saved_layer["replaced"])
             units.nonfinite = int(saved_layer["nonfinite"])
-            units.layer.distribution = Distribution(**saved_layer["distribution"])
+            load_origin(units.layer, saved_layer)
         self.forget_forwards()
 
     def forget_forwards(self) -> None:
         """Drops what was seen since the last step, for example a forward pass on other data than the next update's."""
-        for layer in self._layers:
-            layer.forget_forwards()
+        for site in self._sites:
+            site.forget_forwards()
 
     def close(self) -> None:
         """Removes the hooks from the model."""
-        for layer in self._layers:
-            layer.hook.remove()
-            layer.forget_forwards()
+        for guard in self._guards:
+            guard.remove()
+        for site in self._sites:
+            site.hook.remove()
+            site.forget_forwards()
 
 
 def _estimate_at(average: Tensor, correction: Tensor | None, units: Population) -> Tensor:
@@ -474,17 +551,3 @@ def _random_utility(units: Population, *, replaced: dict[Population, int]) -> Te
     utility = torch.from_numpy(random_utility(units.count, units.seed, layer.number, replaced[units]))
     # float64 as drawn, wherever a device has it, so that all engines find the same order.
     return utility.to(layer.device, torch.float32 if layer.device.type == "mps" else torch.float64)
-
-
-def _transfer_bias(units: Population, index: Tensor, f_hat: Tensor) -> None:
-    """Moves the mean contribution of the units about to go into the biases that they feed.
-
-    Exact for the mean of a Linear layer's input. A channel's mean over examples and positions stands for each of its
-    positions, and a Conv2d's zero padding is not accounted for.
-    """
-    for consumer in units.layer.consumers:
-        weight, bias = of_run(consumer.module.weight, units.run), consumer.module.bias
-        outputs = weight.shape[0]
-        leaving = weight.reshape(outputs, units.count, -1)[:, index].sum(2)  # [outputs, replaced units]
-        assert bias is not None
-        bias.view(-1, outputs)[units.run or 0] += leaving @ f_hat[index].to(weight.dtype)

@@ -1,43 +1,37 @@
-"""Which unit feeds which weights, read from the network itself.
+"""Which units a network has, read from the network itself or given by the names of its layers.
 
-A *hidden layer* is a Linear or Conv2d whose outputs (features, channels) reach other Linear or Conv2d modules through
-operations that keep units apart: activations, norms, dropout, pooling, flatten. Everything else is refused by name.
+`find_units` follows units through a trace of `torch.fx` (`trace.py`). A network that can't be traced as a whole is read part by
+part: whichever of its modules can be traced has its hidden units found, and what lies between them is left alone.
 """
 
-import operator
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
-from cbp_ray.algorithm.initialization import UNIT_MODULES, UnitModule
-from cbp_ray.algorithm.online_norm import OnlineNorm
+from cbp_ray.algorithm.operations import ACTIVATION_FUNCTIONS, ACTIVATION_MODULES, NORMS, SHAPE_NORMS, features_of
+from cbp_ray.algorithm.trace import OTHER, Reading, Trace, Tracer
+from cbp_ray.algorithm.units import (
+    CONVOLUTIONS,
+    UNIT_MODULES,
+    Part,
+    Reader,
+    Scale,
+    Segment,
+    Site,
+    UnitLayer,
+    UnitModule,
+    inputs_of,
+    outputs_of,
+    unit_dim,
+)
 from cbp_ray.errors import InputError
 
-NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, OnlineNorm)
-
-_Modules = tuple[type[nn.Module], ...]
-_NAMED_IN_LOWER_CASE: _Modules = (nn.Tanh, nn.Sigmoid, nn.ReLU, nn.ELU, nn.GELU, nn.SELU, nn.CELU, nn.Mish, nn.Softplus)
-_NAMED_IN_LOWER_CASE += (nn.Softsign, nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid)
-ACTIVATION_MODULES: dict[type[nn.Module], str] = {
-    **{module: module.__name__.lower() for module in _NAMED_IN_LOWER_CASE},
-    **{nn.LeakyReLU: "leaky_relu", nn.SiLU: "swish"},
-}
-ACTIVATION_FUNCTIONS: dict[Any, str] = {
-    **{getattr(F, "silu" if name == "swish" else name): name for name in ACTIVATION_MODULES.values()},
-    **{torch.tanh: "tanh", torch.sigmoid: "sigmoid", torch.relu: "relu"},
-    **{method: method for method in ("tanh", "sigmoid", "relu")},
-}
-PASSING_MODULES: _Modules = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
-PASSING_MODULES += (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-PASSING_FUNCTIONS: set[Any] = {F.dropout, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, torch.abs, torch.neg, operator.neg}
-PASSING_FUNCTIONS |= {torch.clone, torch.detach, "clone", "detach", "contiguous", "float", "double", "half", "to", "type_as"}
-COMBINING_FUNCTIONS: set[Any] = {torch.add, torch.sub, torch.mul, torch.div, "add", "add_", "sub", "mul", "mul_", "div"}
-COMBINING_FUNCTIONS |= {operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.imul}
-SHAPE_ATTRIBUTES = {"shape", "ndim", "dtype", "device"}
+BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+"""Modules of torch that `torch.fx` takes as a whole, with hidden units between `linear1` and `linear2`."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +44,31 @@ class HiddenLayer:
     """
 
     unit: str
-    """The Linear or Conv2d whose outputs are the units."""
+    """The Linear or convolution whose outputs are the units; of several that a sum or a gate joins, the first."""
     outgoing: tuple[str, ...]
-    """The Linear or Conv2d modules that the units feed. The input of the first is what is measured as h."""
+    """The Linear or convolution modules that the units feed. The input of the first is what is measured as h."""
     norms: tuple[str, ...] = ()
     """Norm layers between `unit` and `outgoing`, whose entry for a unit is reset with it."""
     activation: str | None = None
     """Name of the activation, for the gain of `init="kaiming"`."""
+    units: UnitLayer | None = field(default=None, compare=False, repr=False)
+    """All weights of the units, if the layer was found and not given."""
+
+    @property
+    def name(self) -> str:
+        """What the layer is called in reports; `unit`, unless its units are of several makes."""
+        return self.unit if self.units is None else self.units.name
 
 
 @dataclass
-class _Units:
-    """What flows along an edge of the graph: the outputs of one unit module, still apart from each other."""
+class Found:
+    """The hidden layers of a network, and what of it can't be treated."""
 
-    unit: str
-    outgoing: list[str] = field(default_factory=list)
-    norms: list[str] = field(default_factory=list)
-    activations: list[str] = field(default_factory=list)
-    is_output: bool = False
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, OnlineNorm | UnitModule) or super().is_leaf_module(m, module_qualified_name)
+    layers: list[HiddenLayer]
+    untreated: dict[str, str]
+    """Reasons by module."""
+    parts: list[tuple[str, nn.Module]] = field(default_factory=list)
+    """Modules that were read by themselves, because what calls them can't be traced."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -83,214 +79,338 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def find_hidden_layers(model: nn.Module) -> list[HiddenLayer]:
-    """The hidden layers of `model`, in the order in which they are computed, from a `torch.fx` trace.
+    """The hidden layers of `model` that can be treated, in the order in which they are computed.
 
     Raises:
-      InputError: naming the module, where units meet (residual sums, concatenation), weights are tied, or an operation is
-        not known to keep units apart; and if `torch.fx` can't trace the model.
+      InputError: if there are hidden layers and none can be treated, naming what is in the way.
     """
-    try:
-        graph = _Tracer().trace(model)
-    except Exception as error:  # fx raises many types, all meaning the same
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(
-            f"model: torch.fx can't trace {type(model).__name__} ({reason}); "
-            "name its layers yourself: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
-        ) from error
-    return _GraphReader(model).read(graph)
+    found = find_units(model)
+    if found.untreated:
+        refuse_nothing(model, found)
+    return found.layers
 
 
-class _GraphReader:
-    """Follows the outputs of every unit module through the graph."""
+def refuse_nothing(model: nn.Module, found: Found) -> None:
+    """Refuses a network of which nothing can be treated, and says why."""
+    if not found.layers and found.untreated:
+        raise InputError("model: " + "; ".join(dict.fromkeys(found.untreated.values())))
+    if not found.layers:
+        raise InputError(f"model: {type(model).__name__} has no hidden layer: no Linear or convolution feeds another")
 
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = dict(model.named_modules())
-        self.flows: dict[fx.Node, _Units | None] = {}
-        self.flat: set[fx.Node] = set()
-        """Nodes where a channel's positions stand side by side with its units, behind a flatten."""
-        self.found: dict[str, _Units] = {}
 
-    def read(self, graph: fx.Graph) -> list[HiddenLayer]:
-        for node in graph.nodes:
-            inputs = [units for n in node.all_input_nodes if (units := self.flows.get(n)) is not None]
-            match node.op:
-                case "call_module":
-                    self.flows[node] = self.through_module(node, inputs)
-                case "call_function" | "call_method":
-                    self.flows[node] = self.through_function(node, inputs)
-                case "output":
-                    for units in inputs:
-                        units.is_output = True
-                case _:
-                    self.flows[node] = None
-        hidden = []
-        for units in self.found.values():
-            if units.outgoing and units.is_output:
-                raise InputError(
-                    f"model: the units of {units.unit!r} feed {units.outgoing[0]!r} and are also an output of the "
-                    "network, which a replacement would change; give the layers to replace explicitly with layers=[...]"
-                )
-            if units.outgoing:
-                activation = units.activations[0] if len(units.activations) == 1 else None if units.activations else "linear"
-                hidden.append(HiddenLayer(units.unit, tuple(units.outgoing), tuple(units.norms), activation))
-        return hidden
+def find_units(model: nn.Module, rename: Callable[[str], str] = str) -> Found:
+    """Reads the network, as a whole if that is possible, otherwise part by part. `rename` gives modules other names."""
+    found = Found([], {})
+    for name, block in model.named_modules():
+        if isinstance(block, BLOCKS):
+            _add_block(block, rename(name), found)
+    _read(model, "", rename, found)
+    _check_sharing(model, found)
+    return found
 
-    def through_module(self, node: fx.Node, inputs: list[_Units]) -> _Units | None:
-        name = str(node.target)
-        module = self.modules[name]
-        if name in self.found or any(name in units.norms for units in self.found.values()):
-            raise InputError(f"model: {name!r} is used more than once in a forward pass; tied weights can't be reset")
-        if isinstance(module, UNIT_MODULES):
-            for units in inputs:
-                # A Linear reads the last dimension: behind a Conv2d those are units only after a flatten.
-                conv_feeds_linear = isinstance(self.modules[units.unit], nn.Conv2d) and isinstance(module, nn.Linear)
-                if conv_feeds_linear and not self.is_flat(node):
-                    raise InputError(
-                        f"model: {name!r} reads the width of the images from {units.unit!r} and not its channels; "
-                        "put a flatten between them"
-                    )
-                units.outgoing.append(name)
-            self.found[name] = _Units(name)
-            return self.found[name]
-        if not inputs:
-            return None
-        units = inputs[0]
-        self.pass_on_layout(node)
-        if isinstance(module, NORMS):
-            units.norms.append(name)
-        elif type(module) in ACTIVATION_MODULES:
-            units.activations.append(ACTIVATION_MODULES[type(module)])
-        elif isinstance(module, nn.Flatten):
-            self.flatten(node, units, (module.start_dim, module.end_dim))
-        elif not isinstance(module, PASSING_MODULES):
-            raise InputError(
-                f"model: {name!r} ({type(module).__name__}) after {units.unit!r} is not known to keep units apart; "
-                "use another activation, or give the layers explicitly with layers=[...]"
+
+def _read(module: nn.Module, path: str, rename: Callable[[str], str], found: Found) -> None:
+    """Reads a module, or if that can't be its parts one by one."""
+    if isinstance(module, BLOCKS) or (path and isinstance(module, UNIT_MODULES)):
+        return
+    graph = _graph(module)
+    if isinstance(graph, fx.Graph):
+        if path:
+            found.parts.append((rename(path), module))
+        layers, untreated = build(Trace(module, graph, lambda name: rename(f"{path}.{name}".strip("."))))
+        found.layers += layers
+        found.untreated |= untreated
+        return
+    if graph:
+        kind = f"{type(module).__name__}{f' ({rename(path)!r})' if path else ''}"
+        found.untreated[rename(path)] = (
+            f"torch.fx can't trace {kind} ({graph}), so what lies between its parts is left alone; name its layers yourself: "
+            "layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
+        )
+    for name, child in module.named_children():
+        if any(isinstance(m, UNIT_MODULES) for m in child.modules()):
+            _read(child, f"{path}.{name}".strip("."), rename, found)
+
+
+def _graph(module: nn.Module) -> fx.Graph | str:
+    """The graph, or why there is none; nothing to say where that is no news."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder):
+        return ""
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(module.forward).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    reason = ""
+    for concrete in (None, defaults):
+        try:
+            return Tracer().trace(module, concrete)
+        except Exception as error:  # fx raises many types, all meaning the same
+            reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return reason
+
+
+def _add_block(block: nn.Module, name: str, found: Found) -> None:
+    """The hidden units of the feed-forward part of one of torch's own transformer layers."""
+    prefix = f"{name}." if name else ""
+    activation: Any = block.activation
+    known = {**ACTIVATION_FUNCTIONS, **{type(activation): ACTIVATION_MODULES.get(type(activation))}}
+    given = HiddenLayer(f"{prefix}linear1", (f"{prefix}linear2",), (), known.get(activation, known.get(type(activation))))
+    modules = {f"{prefix}{inner}": module for inner, module in block.named_modules()}
+    found.layers.append(HiddenLayer(given.unit, given.outgoing, (), given.activation, from_names(given, modules)))
+
+
+def build(trace: Trace) -> tuple[list[HiddenLayer], dict[str, str]]:
+    """The layers of units that can be treated, and reasons by module for those that can't."""
+    units = trace.units
+    readings = (trace.readings, trace.norms, trace.followers, trace.scales)
+    members: dict[int, list[int]] = {}
+    for unit in range(len(units.parents)):
+        members.setdefault(units.root(unit), []).append(unit)
+    # For every kind of reading and every group: (number of the reading, position) of each of its features.
+    places: list[dict[int, list[tuple[int, int]]]] = [{} for _ in readings]
+    for place, kind in zip(places, readings, strict=True):
+        for number, reading in enumerate(kind):
+            for position, label in enumerate(reading.labels):
+                if label != OTHER:
+                    place.setdefault(units.root(label), []).append((number, position))
+    untreated = dict(trace.recurrent)
+    makes: dict[Any, list[int]] = {}
+    for root, group in members.items():
+        feeds = places[0].get(root, [])
+        if not feeds and not units.reached.intersection(group):
+            continue  # an output of the network
+        reasons = [units.reasons[unit] for unit in group if unit in units.reasons]
+        if units.outputs.intersection(group) and not reasons:
+            fed = f" feed {trace.readings[feeds[0][0]].name!r} and" if feeds else ""
+            reasons.append(
+                f"the units of {units.owners[root][0]!r}{fed} are also an output of the network, which a replacement would "
+                "change; give the layers to replace explicitly with layers=[...]"
             )
-        return units
-
-    def through_function(self, node: fx.Node, inputs: list[_Units]) -> _Units | None:
-        about_shape = node.target in ("size", "dim") or (node.target is getattr and node.args[1] in SHAPE_ATTRIBUTES)
-        if not inputs or about_shape:
-            return None
-        units = inputs[0]
-        self.pass_on_layout(node)
-        if node.target in ACTIVATION_FUNCTIONS:
-            units.activations.append(ACTIVATION_FUNCTIONS[node.target])
-        elif node.target in COMBINING_FUNCTIONS:
-            others = [n for n in node.all_input_nodes if self.flows.get(n) is not units]
-            if others:
-                names = " and ".join(repr(u.unit) for u in inputs) if len(inputs) > 1 else f"{units.unit!r} and {others[0]}"
-                raise InputError(
-                    f"model: {node.name!r} combines the outputs of {names}; "
-                    "units in a sum or product with others can't be replaced one by one"
-                )
-            units.activations.append("combined")  # x·sigmoid(x), say: no activation that has a name
-        elif node.target in (torch.flatten, "flatten"):
-            dims = [node.kwargs.get("start_dim", 0), node.kwargs.get("end_dim", -1)]
-            dims[: len(node.args) - 1] = node.args[1:]
-            self.flatten(node, units, tuple(dims))
-        elif node.target in (torch.reshape, "view", "reshape"):
-            self.reshape(node, units)
-        elif node.target not in PASSING_FUNCTIONS:
-            what = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
-            raise InputError(
-                f"model: {what!r} after {units.unit!r} is not known to keep units apart; "
-                "use another activation, or give the layers explicitly with layers=[...]"
-            )
-        return units
-
-    def is_flat(self, node: fx.Node) -> bool:
-        return any(n in self.flat for n in node.all_input_nodes)
-
-    def pass_on_layout(self, node: fx.Node) -> None:
-        if self.is_flat(node):
-            self.flat.add(node)
-
-    def flatten(self, node: fx.Node, units: _Units, dims: tuple[Any, ...]) -> None:
-        """Only a flatten of everything behind the batch leaves a channel's positions side by side."""
-        if dims != (1, -1):
-            raise InputError(
-                f"model: {node.name!r} flattens dimensions {dims[0]} to {dims[1]} of the outputs of {units.unit!r}; "
-                "only a flatten of dimensions 1 to -1 keeps units apart"
-            )
-        self.flat.add(node)
-
-    def reshape(self, node: fx.Node, units: _Units) -> None:
-        """`x.view(x.size(0), -1)` flattens; `x.reshape(-1, units)` joins examples; anything else may mix units."""
-        shape = node.args[1:] if len(node.args) != 2 or not isinstance(node.args[1], tuple | list) else tuple(node.args[1])
-        unit = self.modules[units.unit]
-        if len(shape) == 2 and isinstance(shape[0], fx.Node) and shape[1] == -1:
-            self.flat.add(node)
-        elif not (isinstance(unit, nn.Linear) and len(shape) == 2 and shape[1] == unit.out_features):
-            raise InputError(
-                f"model: {node.name!r} reshapes the outputs of {units.unit!r} to {shape}, which is not known to keep units "
-                "apart; use nn.Flatten() or x.view(x.size(0), -1), or give the layers explicitly with layers=[...]"
-            )
+        if reasons or not feeds:
+            for unit in group:
+                untreated.setdefault(units.owners[unit][0], reasons[0] if reasons else "it feeds what can't be followed")
+            continue
+        rows = [units.owners[unit][0] for unit in group]
+        numbers = [tuple(n for n, _ in place.get(root, [])) for place in places]
+        makes.setdefault((tuple(rows), *numbers), []).append(root)
+    ordered = sorted(makes.items(), key=lambda make: make[1][0])
+    firsts = [make[0][0] for make, _ in ordered]
+    layers, sites = [], _Sites(trace)
+    for (rows, *_), roots in ordered:
+        name = rows[0]
+        if firsts.count(name) > 1:
+            name = f"{name}:{units.owners[roots[0]][1]}-{units.owners[roots[-1]][1]}"
+        layer = _layer(trace, name, [members[root] for root in roots], [[p.get(r, []) for r in roots] for p in places])
+        sites.add(layer, roots)
+        layers.append(_described(layer))
+    return layers, untreated
 
 
-def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[HiddenLayer]:
-    """The layers, once every module that they name is there, has the right kind and shape, and shares no weights.
+def _layer(trace: Trace, name: str, groups: list[list[int]], places: list[list[list[tuple[int, int]]]]) -> UnitLayer:
+    """One layer of groups that are made alike."""
+    owners, modules = trace.units.owners, {trace.rename(n): m for n, m in trace.modules.items()}
+    producers, activations = [], []
+    for module_name in dict.fromkeys(owners[unit][0] for unit in groups[0]):
+        module: Any = modules[module_name]
+        index = [[owners[unit][1] for unit in group if owners[unit][0] == module_name] for group in groups]
+        producers.append(Part(module_name, module, torch.tensor(index), outputs_of(module), unit_dim(module)))
+        own = [unit for group in groups for unit in group if owners[unit][0] == module_name]
+        behind = dict.fromkeys(act for unit in own for act in trace.activations.get(unit, ()))
+        activations.append(next(iter(behind)) if len(behind) == 1 else None if behind else "linear")
 
-    Raises:
-      InputError: naming the module.
-    """
-    layers = list(layers)
-    if not layers:
-        raise InputError(f"model: {type(model).__name__} has no hidden layer: no Linear or Conv2d feeds another")
-    modules = dict(model.named_modules())
+    def parts(kind: int, readings: list[Reading]) -> list[tuple[Reading, Tensor]]:
+        numbers = dict.fromkeys(number for number, _ in places[kind][0])
+        return [
+            (readings[n], torch.tensor([[position for number, position in place if number == n] for place in places[kind]]))
+            for n in numbers
+        ]
+
+    return UnitLayer(
+        name,
+        len(groups),
+        producers,
+        activations,
+        [Part(r.name, r.module, i, len(r.labels), 1 - unit_dim(r.module), r.parameter) for r, i in parts(0, trace.readings)],
+        [Part(r.name, r.module, i, len(r.labels), r.dim) for r, i in parts(1, trace.norms)],
+        [Part(r.name, r.module, i, len(r.labels)) for r, i in parts(2, trace.followers)],
+        [_scale(r, i) for r, i in parts(3, trace.scales)],
+    )
+
+
+def _scale(reading: Reading, index: Tensor) -> Scale:
+    initial = getattr(reading.module, reading.parameter).detach().clone()
+    return Scale(reading.name, reading.module, index, len(reading.labels), reading.dim, reading.parameter, initial)
+
+
+class _Sites:
+    """The sites of a trace: readings of one tensor are one site."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.by_key: dict[Any, Site] = {}
+        self.labels: dict[Any, list[int]] = {}
+        for reading in trace.readings:
+            taps, labels = torch.tensor(reading.taps), torch.tensor(reading.labels)
+            taken = torch.where(labels == OTHER, -1, taps)
+            key = (reading.key, tuple(reading.segments), reading.axis)
+            if key not in self.by_key:
+                count = sum(segment.taps for segment in reading.segments)
+                self.by_key[key] = Site([], reading.segments, [None] * count, reading.axis)
+                self.labels[key] = [OTHER] * count
+                for tap, label in zip(reading.taps, reading.labels, strict=True):
+                    self.labels[key][tap] = label
+            self.by_key[key].readers.append(Reader(reading.name, reading.module, taken, reading.parameter, reading.bias))
+
+        self.taps: dict[int, list[tuple[Any, int]]] = {}
+        """Sites and taps there of every group."""
+        for key, of_taps in self.labels.items():
+            for tap, label in enumerate(of_taps):
+                if label != OTHER:
+                    self.taps.setdefault(trace.units.root(label), []).append((key, tap))
+
+    def add(self, layer: UnitLayer, roots: list[int]) -> None:
+        """Enters the units of a layer where they are read."""
+        for number, root in enumerate(roots):
+            for key, tap in self.taps[root]:
+                self.by_key[key].owners[tap] = (layer, number)
+        layer.sites += [self.by_key[key] for key in dict.fromkeys(key for key, _ in self.taps[roots[0]])]
+
+
+def _described(layer: UnitLayer) -> HiddenLayer:
+    outgoing, norms = (tuple(dict.fromkeys(part.name for part in parts)) for parts in (layer.consumers, layer.norms))
+    return HiddenLayer(layer.producers[0].name, outgoing, norms, layer.activations[0], layer)
+
+
+def _check_sharing(model: nn.Module, found: Found) -> None:
+    """Leaves layers alone whose parameters other modules have, too."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
+    kept = []
+    for layer in found.layers:
+        assert layer.units is not None
+        shared = [owners.get(id(p), []) for _, p in layer.units.parameters() if len(owners.get(id(p), [])) > 1]
+        if shared:
+            found.untreated[layer.name] = f"{' and '.join(shared[0])} are one tensor; tied weights can't be reset"
+        else:
+            kept.append(layer)
+    found.layers = kept
+
+
+def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[HiddenLayer]:
+    """The layers with all their weights, once every module that they name is there and has the right kind and shape.
+
+    Raises:
+      InputError: naming the module; also where a trace of the network shows that a layer feeds a module that is not named,
+        or that something else is joined with its units.
+    """
+    layers = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    for layer in layers:
+        if not isinstance(layer, HiddenLayer):
+            raise InputError(
+                f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} in it ({type(layer).__name__})"
+            )
+    modules = dict(model.named_modules())
     seen: set[str] = set()
     for layer in layers:
-        for name in (layer.unit, *layer.norms):
+        for name in (layer.name, *layer.norms) if layer.units is None else (layer.name,):
             if name in seen:
                 raise InputError(f"layers: {name!r} is given twice")
             seen.add(name)
-        if len(set(layer.outgoing)) < len(layer.outgoing):
-            raise InputError(f"layers: {layer.unit!r} names an outgoing module twice: {', '.join(layer.outgoing)}")
-        if not layer.outgoing:
-            raise InputError(f"layers: {layer.unit!r} has no outgoing module")
-        unit = _unit_module(modules, layer.unit)
-        for name in layer.outgoing:
-            consumer = _unit_module(modules, name)
-            if inputs_per_unit(unit, consumer) is None:
-                raise InputError(
-                    f"model: {name!r} takes {consumer.weight.shape[1]} inputs"
-                    f"{f' in {consumer.groups} groups' if isinstance(consumer, nn.Conv2d) else ''}, "
-                    f"which don't divide into the {units_per_run(unit)} units of {layer.unit!r}"
-                )
-        for name in layer.norms:
-            _check_norm(modules, name, layer.unit, units_per_run(unit) * getattr(unit, "runs", 1))
-        for name in (layer.unit, *layer.outgoing, *layer.norms):
-            for parameter in modules[name].parameters(recurse=False):
-                if len(owners[id(parameter)]) > 1:
-                    raise InputError(
-                        f"model: {' and '.join(owners[id(parameter)])} are one tensor; tied weights can't be reset"
-                    )
-    return layers
+    given = [layer for layer in layers if layer.units is None]
+    checked = {id(layer): from_names(layer, modules) for layer in given}
+    if given:
+        _compare_with_trace(model, given)
+    complete = [
+        HiddenLayer(layer.unit, layer.outgoing, layer.norms, layer.activation, layer.units or checked[id(layer)])
+        for layer in layers
+    ]
+    found = Found(list(complete), {})
+    _check_sharing(model, found)
+    if found.untreated:
+        raise InputError(f"model: {next(iter(found.untreated.values()))}")
+    refuse_nothing(model, found)
+    return complete
 
 
-def units_per_run(unit: UnitModule) -> int:
-    """Number of units of a module; of each run, in a stack of several runs."""
-    return unit.out_features if isinstance(unit, nn.Linear) else unit.out_channels
+def _compare_with_trace(model: nn.Module, given: list[HiddenLayer]) -> None:
+    """Refuses layers of which a trace knows more consumers, or other producers of the same units."""
+    graph = _graph(model)
+    if not isinstance(graph, fx.Graph):
+        return
+    trace = Trace(model, graph)
+    units = trace.units
+    for layer in given:
+        own = {unit for unit, (name, _) in enumerate(units.owners) if name == layer.unit}
+        roots = {units.root(unit) for unit in own}
+        fed = [r.name for r in trace.readings if any(u != OTHER and units.root(u) in roots for u in r.labels)]
+        missing = [name for name in fed if name not in layer.outgoing]
+        if missing:
+            raise InputError(
+                f"layers: the units of {layer.unit!r} also feed {missing[0]!r}; name it in outgoing, or leave layers out and let "
+                "the network be read"
+            )
+        joined = [
+            units.owners[u][0] for u in range(len(units.owners)) if units.root(u) in roots and units.owners[u][0] != layer.unit
+        ]
+        if joined:
+            raise InputError(
+                f"layers: the units of {layer.unit!r} are joined with those of {joined[0]!r} by a sum or product and can't be "
+                "replaced by themselves; leave layers out and let the network be read"
+            )
+        if own & units.outputs:
+            raise InputError(
+                f"layers: the units of {layer.unit!r} are an output of the network, which a replacement would change"
+            )
+
+
+def from_names(layer: HiddenLayer, modules: dict[str, nn.Module]) -> UnitLayer:
+    """A layer of one producer, whose consumers all read the same features."""
+    if len(set(layer.outgoing)) < len(layer.outgoing):
+        raise InputError(f"layers: {layer.unit!r} names an outgoing module twice: {', '.join(layer.outgoing)}")
+    if not layer.outgoing:
+        raise InputError(f"layers: {layer.unit!r} has no outgoing module")
+    unit: Any = _unit_module(modules, layer.unit)
+    count = outputs_of(unit)
+    units = torch.arange(count)[:, None]
+    made = UnitLayer(layer.unit, count, [Part(layer.unit, unit, units, count, unit_dim(unit))], [layer.activation], [])
+    readers = []
+    for name in layer.outgoing:
+        consumer: Any = _unit_module(modules, name)
+        each = inputs_per_unit(unit, consumer)
+        if each is None:
+            groups = getattr(consumer, "groups", 1)
+            raise InputError(
+                f"model: {name!r} takes {consumer.weight.shape[1 - unit_dim(consumer)]} inputs"
+                f"{f' in {groups} groups' if groups > 1 else ''}, which don't divide into the {count} units of {layer.unit!r}"
+            )
+        columns = units * each + torch.arange(each)
+        made.consumers.append(Part(name, consumer, columns, count * each, 1 - unit_dim(consumer)))
+        readers.append(Reader(name, consumer, torch.arange(count).repeat_interleave(each)))
+    first: Any = readers[0].module
+    axis = -1 if isinstance(first, nn.Linear) else 1 - first.weight.ndim
+    each = len(readers[0].taps) // count
+    made.sites.append(Site(readers, [Segment(0, count, each)], [(made, number) for number in range(count)], axis))
+    for name in layer.norms:
+        norm: Any = _norm(modules, name, layer.unit, count)
+        made.norms.append(Part(name, norm, units, count))
+    return made
 
 
 def inputs_per_unit(unit: UnitModule, consumer: UnitModule) -> int | None:
     """How many consecutive inputs of `consumer` one unit fills: 1, or the positions of a flattened channel; None: no fit."""
-    units = units_per_run(unit)
+    units, inputs = outputs_of(unit), inputs_of(consumer)
     if getattr(unit, "runs", None) != getattr(consumer, "runs", None):
         return None
-    if isinstance(consumer, nn.Conv2d):
-        return 1 if consumer.groups == 1 and consumer.in_channels == units else None
+    if not isinstance(consumer, nn.Linear):
+        return 1 if consumer.groups == 1 and inputs == units else None
     if isinstance(unit, nn.Linear):
-        return 1 if consumer.in_features == units else None
-    return consumer.in_features // units if consumer.in_features % units == 0 else None
+        return 1 if inputs == units else None
+    return inputs // units if inputs % units == 0 else None
 
 
-def _unit_module(modules: dict[str, nn.Module], name: str) -> UnitModule:
-    module = modules.get(name)
+def _unit_module(modules: dict[str, nn.Module], name: str) -> nn.Module:
+    module: Any = modules.get(name)
     if not isinstance(module, UNIT_MODULES):
         found = "missing" if module is None else f"a {type(module).__name__}"
         raise InputError(f"layers: {name!r} must be a Linear or Conv2d of the model, it is {found}")
@@ -299,15 +419,13 @@ def _unit_module(modules: dict[str, nn.Module], name: str) -> UnitModule:
     return module
 
 
-def _check_norm(modules: dict[str, nn.Module], name: str, unit: str, units: int) -> None:
-    norm = modules.get(name)
+def _norm(modules: dict[str, nn.Module], name: str, unit: str, units: int) -> nn.Module:
+    norm: Any = modules.get(name)
     if not isinstance(norm, NORMS):
         raise InputError(f"layers: {name!r} must be a norm layer ({', '.join(n.__name__ for n in NORMS)})")
-    if isinstance(norm, nn.LayerNorm):
-        features = norm.normalized_shape[0]
-        if isinstance(modules[unit], nn.Conv2d) and len(norm.normalized_shape) != 3:
-            raise InputError(f"model: {name!r} normalizes {norm.normalized_shape}, not the channels and positions of {unit!r}")
-    else:
-        features = norm.num_channels if isinstance(norm, nn.GroupNorm) else norm.num_features
+    features = norm.normalized_shape[0] if isinstance(norm, SHAPE_NORMS) else features_of(norm)
+    if isinstance(norm, SHAPE_NORMS) and isinstance(modules[unit], CONVOLUTIONS) and len(norm.normalized_shape) == 1:
+        raise InputError(f"model: {name!r} normalizes {norm.normalized_shape}, not the channels and positions of {unit!r}")
     if features != units:
         raise InputError(f"model: {name!r} normalizes {features} features, but {unit!r} has {units} units")
+    return norm

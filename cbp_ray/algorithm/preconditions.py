@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cbp_ray.algorithm.network import HiddenLayer
+from cbp_ray.algorithm.network import Found, HiddenLayer, check_layers, find_units, refuse_nothing
 from cbp_ray.algorithm.settings import Settings
+from cbp_ray.algorithm.units import UnitLayer
 from cbp_ray.algorithm.watched_layer import Population, WatchedLayer
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
@@ -31,34 +32,90 @@ def check_init(init: Any, names: list[str]) -> None:
             raise InputError(f"init: {name!r} is not a hidden layer; the hidden layers are {', '.join(names)}")
 
 
-def optimizers_by_parameter(
-    optimizer: Optimizer | Iterable[Optimizer], layers: list[HiddenLayer], modules: dict[str, nn.Module]
-) -> dict[Tensor, Optimizer]:
-    """The optimizer of each parameter; every parameter of every layer must have one."""
+def optimizers_by_parameter(optimizer: Optimizer | Iterable[Optimizer]) -> dict[Tensor, Optimizer]:
+    """The optimizer of each parameter."""
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer) if isinstance(optimizer, Iterable) else []
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise InputError(f"optimizer: must be a torch optimizer, or several in a list; got {type(optimizer).__name__}")
-    holders = {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
-    for layer in layers:
-        for name in (layer.unit, *layer.outgoing, *layer.norms):
-            for parameter_name, parameter in modules[name].named_parameters(recurse=False):
-                if parameter not in holders:
-                    raise InputError(
-                        f"optimizer: it does not hold the model's parameter '{name}.{parameter_name}'; "
-                        "make the optimizer from this model's parameters()"
-                    )
-    return holders
+    return {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
 
 
-def check_biases(layers: list[HiddenLayer], modules: dict[str, nn.Module], preset: str) -> None:
-    """Refuses layers without a bias for a preset that moves mean contributions into it."""
-    for layer in layers:
-        for name in layer.outgoing:
-            if getattr(modules[name], "bias", None) is None:
-                raise InputError(
-                    f"preset: {preset!r} moves a removed unit's mean contribution into the bias of {name!r}, which has none; "
-                    "give it a bias or use preset='paper'"
+def treatable(
+    model: nn.Module,
+    layers: Iterable[HiddenLayer] | None,
+    optimizers: Mapping[Tensor, Optimizer],
+    *,
+    biases: bool,
+    preset: str,
+    strict: bool,
+) -> Found:
+    """The layers that generate-and-test will treat, given or found, and what it leaves alone.
+
+    Raises:
+      InputError: if there is nothing to treat; if a layer that was given can't be; and with `strict`, if anything can't be.
+    """
+    found = find_units(model) if layers is None else Found(check_layers(model, layers), {})
+    refuse_nothing(model, found)
+    if strict and found.untreated:
+        raise InputError("model: " + "; ".join(dict.fromkeys(found.untreated.values())))
+    kept = []
+    for layer in found.layers:
+        assert layer.units is not None
+        reason = _not_held(layer.units, optimizers) or (_no_bias(layer.units, preset) if biases else None)
+        if reason is None:
+            kept.append(layer)
+        elif strict or layers is not None:
+            raise InputError(reason)
+        else:
+            found.untreated[layer.name] = reason
+    if not kept:
+        raise InputError("; ".join(dict.fromkeys(found.untreated.values())))
+    found.layers = kept
+    return found
+
+
+def _not_held(units: UnitLayer, optimizers: Mapping[Tensor, Optimizer]) -> str | None:
+    """Why the optimizer is none for a layer: it does not hold all parameters."""
+    for name, parameter in units.parameters():
+        if parameter not in optimizers:
+            return (
+                f"optimizer: it does not hold the model's parameter '{name}'; make the optimizer from this model's parameters()"
+            )
+    return None
+
+
+def _no_bias(units: UnitLayer, preset: str) -> str | None:
+    """Why a preset that moves mean contributions into biases can't treat a layer: one that it feeds has none."""
+    for site in units.sites:
+        for reader in site.readers:
+            if reader.bias is None:
+                return (
+                    f"preset: {preset!r} moves a removed unit's mean contribution into the bias of {reader.name!r}, which has "
+                    "none; give it a bias or use preset='paper'"
                 )
+    return None
+
+
+def saved_origin(layer: WatchedLayer) -> dict[str, Any]:
+    """For a state: the distributions that new units of a layer come from, and what its scales go back to."""
+    first, *others = (asdict(distribution) for distribution in layer.distributions)
+    saved: dict[str, Any] = {"distribution": first}
+    if others:
+        saved["other_distributions"] = others
+    if layer.units.scales:
+        saved["scales"] = [scale.initial.clone() for scale in layer.units.scales]
+    return saved
+
+
+def load_origin(layer: WatchedLayer, saved: Mapping[str, Any]) -> None:
+    """Takes over what `saved_origin` gave."""
+    layer.distributions = _distributions(saved)
+    for scale, initial in zip(layer.units.scales, saved.get("scales", []), strict=True):
+        scale.initial.copy_(initial)
+
+
+def _distributions(saved: Mapping[str, Any]) -> list[Distribution]:
+    return [Distribution(**each) for each in (saved["distribution"], *saved.get("other_distributions", []))]
 
 
 def check_state(state: Mapping[str, Any], settings: Settings, populations: list[Population], init: Any) -> None:
@@ -80,9 +137,9 @@ def check_state(state: Mapping[str, Any], settings: Settings, populations: list[
         saved = len(state["layers"][units.name]["birth"])
         if saved != units.count:
             raise InputError(f"load_state_dict: layer {units.name!r} had {saved} units, this model's has {units.count}")
-        distribution = Distribution(**state["layers"][units.name]["distribution"])
-        if init is not None and distribution != units.layer.distribution:
-            raise InputError(
-                f"load_state_dict: new units of layer {units.name!r} came from {distribution} when the state was saved; "
-                f"init={init!r} says {units.layer.distribution}; leave init out"
-            )
+        for distribution, here in zip(_distributions(state["layers"][units.name]), units.layer.distributions, strict=True):
+            if init is not None and distribution != here:
+                raise InputError(
+                    f"load_state_dict: new units of layer {units.name!r} came from {distribution} when the state was saved; "
+                    f"init={init!r} says {here}; leave init out"
+                )

@@ -43,10 +43,16 @@ def random_utility(units: int, seed: int, layer: int, replaced: int) -> NDArray[
     return uniforms(seed, Purpose.RANDOM_UTILITY, units, address=(replaced, layer, 0))
 
 
-def new_units(distribution: Distribution, fan_in: int, seed: int, layer: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Input weights [len(numbers), fan_in] and biases [len(numbers)] of new units, float64 on the CPU.
+def new_units(
+    distribution: Distribution, fan_in: int, seed: int, layer: int, numbers: Sequence[int], rows: int = 1, part: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Input weights [units·rows, fan_in] and biases [units·rows] of new units, float64 on the CPU.
 
-    Each is a function of its number among the layer's new units and comes from the layer's own initial distribution.
+    Each is a function of its number among the layer's new units and comes from the layer's own initial distribution. A unit that
+    several weights produce has its `rows` in each, and the number of the weight is `part`.
     """
-    draws = np.stack([uniforms(seed, Purpose.NEW_UNIT, fan_in + 1, address=(number, layer, 0)) for number in numbers])
-    return torch.from_numpy(distribution.weight(draws[:, :-1])), torch.from_numpy(distribution.bias(draws[:, -1]))
+    width = distribution.width(fan_in)
+    draws = [uniforms(seed, Purpose.NEW_UNIT, rows * (width + 1), address=(number, layer, part)) for number in numbers]
+    together = np.stack(draws)
+    weights = distribution.weight(together[:, : rows * width].reshape(-1, width))[:, :fan_in]
+    return torch.from_numpy(weights), torch.from_numpy(distribution.bias(together[:, rows * width :].reshape(-1)))

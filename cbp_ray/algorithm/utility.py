@@ -13,27 +13,41 @@ Every utility is a running average with the same bias correction, also those of 
 otherwise units of different age could not be compared.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from cbp_ray.presets import Utility
 
 
-def instantaneous(utility: Utility, activity: Tensor, magnitude_out: Tensor, magnitude_in: Tensor) -> Tensor:
+def identity(of_units: Tensor) -> Tensor:
+    """Every unit is measured at one place."""
+    return of_units
+
+
+def instantaneous(
+    utility: Utility,
+    activity: Tensor,
+    magnitude_out: Tensor,
+    magnitude_in: Tensor,
+    by_unit: Callable[[Tensor], Tensor] = identity,
+) -> Tensor:
     """What a step adds to each unit's running average, before (1 - η); `random` has none.
 
     `activity` is averaged over the step's examples: |h| for `contribution`, |h - f̂| for the two that are corrected by it.
-    `magnitude_in` is without the bias.
+    `magnitude_in` is without the bias. Where consumers read different functions of a unit, `activity` and `magnitude_out` are
+    those at each of these places, and `by_unit` adds up what belongs to one unit.
     """
     match utility:
         case "weight_magnitude":
-            return magnitude_out
+            return by_unit(magnitude_out)
         case "contribution" | "mean_corrected_contribution":  # equations 1 and 4
-            return activity * magnitude_out
+            return by_unit(activity * magnitude_out)
         case "adaptation":
             return magnitude_in.reciprocal()
         case "overall":  # equation 5
-            return activity * magnitude_out / magnitude_in
+            return by_unit(activity * magnitude_out) / magnitude_in
         case "random":
             raise ValueError("the random utility has no running average")
 

@@ -69,7 +69,7 @@ class AdamConfig(OptimizerConfig):
     def make(self, parameters: Iterable[Any], weight_decay: float) -> "torch.optim.Optimizer":
         from cbp_ray.algorithm import Adam
 
-        return Adam(parameters, self.step_size, self.betas, self.epsilon, weight_decay)
+        return Adam(parameters, self.step_size, self.betas, self.epsilon, weight_decay, fused=False)
 
     def kernel(self) -> dict[str, Any]:
         beta_1, beta_2 = self.betas

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from cbp_ray.algorithm.adam import Adam
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
+from cbp_ray.algorithm.measurements import Measurements
 from cbp_ray.algorithm.step_report import StepReport
-from cbp_ray.algorithm.watched_layer import Measurements
 from cbp_ray.compiled.adam import CompiledAdam, Views
 from cbp_ray.compiled.mlp import Workspace, outputs_of, workspace
 from cbp_ray.compiled.ppo import Loss, Network, Rows, learn
@@ -81,6 +81,8 @@ def refusal(plain: PlainActorCritic, optimizers: list[Any], gnt: GenerateAndTest
     groups, parameters = optimizer.param_groups, plain.parameters
     if len(groups) != 1 or {id(p) for p in groups[0]["params"]} != {id(p) for p in parameters}:
         return "the optimizer has not exactly the parameters of policy and value network in one group"
+    if any(groups[0][name] for name in ("amsgrad", "maximize", "decoupled_weight_decay")):
+        return "the optimizer has a setting that compiled code does not know"
     if not all(p.requires_grad for p in parameters):
         return "some parameters are frozen"
     if len({optimizer.state_of(p)["time_step"] for p in parameters}) > 1:

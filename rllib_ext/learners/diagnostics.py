@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from ray.rllib.core.rl_module.rl_module import RLModule
@@ -12,7 +11,7 @@ from cbp_ray.activations import SATURATION
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.network import HiddenLayer
 from cbp_ray.algorithm.step_report import StepReport
-from cbp_ray.algorithm.watched_layer import Capture
+from cbp_ray.algorithm.watched_site import Capture
 from cbp_ray.experiments.hidden_outputs import describe
 
 DORMANT = 0.01
@@ -24,15 +23,13 @@ class Diagnostics:
     """Watches the hidden layers of one RLModule. It costs a training step one reference per layer."""
 
     def __init__(self, module: RLModule, layers: list[HiddenLayer]) -> None:
-        modules: dict[str, Any] = dict(module.named_modules())
-        self.layers = layers
-        self.weights: dict[str, Tensor] = {layer.unit: modules[layer.unit].weight for layer in layers}
+        self.layers = [layer.units for layer in layers if layer.units is not None]
         self.latest: dict[str, Tensor] = {}
         self.hooks = [
-            modules[layer.outgoing[0]].register_forward_pre_hook(
-                Capture(partial(self.latest.__setitem__, layer.unit)), with_kwargs=True
+            layer.consumers[0].module.register_forward_pre_hook(
+                Capture(partial(self.latest.__setitem__, layer.name)), with_kwargs=True
             )
-            for layer in layers
+            for layer in self.layers
         ]
 
     def take(self, outputs: Mapping[Tensor, Tensor]) -> None:
@@ -46,10 +43,15 @@ class Diagnostics:
         utilities = {} if report is None else report.utilities
         result: dict[tuple[str, ...], float] = {}
         for layer in self.layers:
-            name = layer.unit
-            numbers = {"weight_magnitude": float(self.weights[name].abs().mean())}
+            name, consumer = layer.name, layer.consumers[0]
+            numbers = {"weight_magnitude": float(layer.producers[0].tensor.abs().mean())}
             if name in self.latest:
-                numbers |= of_activations(self.latest[name])
+                inputs = self.latest[name]
+                own = consumer.index.numel() < consumer.size  # among those of other layers
+                axis = layer.sites[0].axis
+                numbers |= of_activations(
+                    inputs.index_select(axis, consumer.index.flatten().to(inputs.device)) if own else inputs
+                )
             if name in ages:
                 age = ages[name].double()
                 numbers |= {"age_mean": float(age.mean()), "age_min": float(age.min()), "age_max": float(age.max())}

@@ -11,15 +11,13 @@ A target network is a copy of the main one that follows it slowly. There are two
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from ray.rllib.core.rl_module.apis import TargetNetworkAPI
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
-from cbp_ray.algorithm.network import HiddenLayer, inputs_per_unit
-from cbp_ray.algorithm.watched_layer import Consumer
+from cbp_ray.algorithm.network import HiddenLayer
 
 
 class Targets:
@@ -30,22 +28,19 @@ class Targets:
         self.target_of: dict[Tensor, Tensor] = {}
         for main, target in pairs:
             self.target_of |= dict(zip(_state(main), _state(target), strict=True))
-        self.modules: dict[str, Any] = dict(module.named_modules())
-        self.layers = {layer.unit: layer for layer in layers}
+        self.layers = {layer.name: layer.units for layer in layers if layer.units is not None}
 
     @torch.no_grad()
     def follow(self, replaced: Mapping[str, Sequence[int]]) -> None:
         """Copies the input and output weights of the units replaced, layer by layer."""
         for name, units in replaced.items():
             layer, index = self.layers[name], torch.tensor(units)
-            for part in (name, *layer.norms):
-                for tensor in _state(self.modules[part], recurse=False):
+            for part in (*layer.producers, *layer.followers, *layer.norms):
+                for tensor in _state(part.module, recurse=False):
                     if tensor.ndim:
-                        self._copy(tensor, 0, index)
-            for part in layer.outgoing:
-                unit, module = self.modules[name], self.modules[part]
-                consumer = Consumer(module, inputs_per_unit(unit, module) or 1)
-                self._copy(consumer.module.weight, 1, consumer.columns(index))
+                        self._copy(tensor, part.dim if tensor.ndim > part.dim else 0, part.of(index))
+            for part in (*layer.consumers, *layer.scales):
+                self._copy(part.tensor, part.dim, part.of(index))
 
     def _copy(self, main: Tensor, dim: int, index: Tensor) -> None:
         target = self.target_of.get(main)

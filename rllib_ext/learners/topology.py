@@ -5,13 +5,18 @@ trunk (an encoder) and the heads that read its output. Each branch is traced by 
 `cbp_ray.algorithm.network` understands works here: norm layers, other activations, heads with hidden layers of their own.
 """
 
+import logging
 from typing import Any, Protocol, runtime_checkable
 
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.base import ENCODER_OUT
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
-from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers
+from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_units
 from cbp_ray.errors import InputError
+
+LOGGER = logging.getLogger(__name__)
 
 NETWORKS = (
     # Of one kind of RLModule: for every branch, the path to the trunk and those to its heads. A branch whose trunk the module
@@ -31,12 +36,22 @@ class NamesItsLayers(Protocol):
 
 
 class _Branch(nn.Module):
+    """A trunk that reads one tensor, and its heads."""
+
     def __init__(self, trunk: nn.Module, heads: list[nn.Module]) -> None:
         super().__init__()
         self.trunk, self.heads = trunk, nn.ModuleList(heads)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         x = self.trunk(x)
+        return [head(x) for head in self.heads]
+
+
+class _StreamsBranch(_Branch):
+    """A trunk that encodes observation and action by themselves and joins them (SAC's Q-networks), and its heads."""
+
+    def forward(self, observation: Tensor, action: Tensor) -> list[Tensor]:  # type: ignore[override]
+        x = self.trunk({Columns.OBS: observation, Columns.ACTIONS: action})[ENCODER_OUT]
         return [head(x) for head in self.heads]
 
 
@@ -47,13 +62,16 @@ def hidden_layers(module: RLModule) -> list[HiddenLayer]:
         return check_layers(model, module.continual_backprop_layers())
     names = {id(m): name for name, m in module.named_modules()}
     layers: list[HiddenLayer] = []
+    untreated: dict[str, str] = {}
     for branch in _branches(module):
         inner = dict(branch.named_modules())
-        for layer in find_hidden_layers(branch):
-            unit, outgoing, norms = (
-                tuple(names[id(inner[name])] for name in group) for group in ((layer.unit,), layer.outgoing, layer.norms)
-            )
-            layers.append(HiddenLayer(unit[0], outgoing, norms, layer.activation))
+        found = find_units(branch, lambda name, inner=inner: names.get(id(inner[name]), name))
+        layers += found.layers
+        untreated |= found.untreated
+    if untreated:
+        LOGGER.warning(f"generate-and-test leaves parts alone: {'; '.join(f'{n!r}: {r}' for n, r in untreated.items())}")
+    if not layers and untreated:
+        raise InputError("; ".join(untreated.values()))
     return check_layers(module, layers)
 
 
@@ -72,12 +90,16 @@ def _branches(module: RLModule) -> list[_Branch]:
     for networks in NETWORKS:
         found = [(_part(module, trunk), [_part(module, head) for head in heads]) for trunk, heads in networks]
         present = [(trunk, heads) for trunk, heads in found if trunk is not None]
-        if present and all(hasattr(trunk, "net") for trunk, _ in present):
-            return [_Branch(trunk.net, [head.net for head in heads if head is not None]) for trunk, heads in present]
+        if present and all(hasattr(trunk, "net") or hasattr(trunk, "base_encoders") for trunk, _ in present):
+            return [_branch(trunk, [head.net for head in heads if head is not None]) for trunk, heads in present]
     raise InputError(
-        f"{type(module).__name__}: its networks are of no kind that is known here (an encoder may be recurrent, or join "
-        "several streams); give it a method continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
+        f"{type(module).__name__}: its networks are of no kind that is known here (an encoder may be recurrent); give it a "
+        "method continual_backprop_layers() that returns a list of cbp_ray.algorithm.HiddenLayer"
     )
+
+
+def _branch(trunk: Any, heads: list[nn.Module]) -> _Branch:
+    return _Branch(trunk.net, heads) if hasattr(trunk, "net") else _StreamsBranch(trunk, heads)
 
 
 def _part(module: RLModule, path: str) -> Any:

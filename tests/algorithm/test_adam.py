@@ -33,7 +33,7 @@ def train(model, optimizer, steps, start=0):
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.9)])
 def test_equals_torch_bit_for_bit_until_a_reset(dtype, foreach, weight_decay, betas):
     ours, theirs = net(dtype), net(dtype)
-    train(ours, Adam(ours.parameters(), 0.01, betas, weight_decay=weight_decay), 300)
+    train(ours, Adam(ours.parameters(), 0.01, betas, weight_decay=weight_decay, fused=False), 300)
     train(theirs, torch.optim.Adam(theirs.parameters(), 0.01, betas, weight_decay=weight_decay, foreach=foreach), 300)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -123,9 +123,7 @@ def test_parameters_without_gradient_and_closures():
     assert torch.equal(optimizer.time_steps(unused), torch.zeros(2, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(
-    "kwargs", [{"lr": -1.0}, {"lr": torch.tensor(0.1)}, {"betas": (0.9, 1.0)}, {"eps": -1e-8}, {"weight_decay": -0.1}]
-)
+@pytest.mark.parametrize("kwargs", [{"lr": -1.0}, {"betas": (0.9, 1.0)}, {"eps": -1e-8}, {"weight_decay": -0.1}])
 def test_bad_arguments(kwargs):
     with pytest.raises(InputError, match=f"Adam: {next(iter(kwargs))}"):
         Adam([nn.Parameter(torch.ones(1))], **kwargs)

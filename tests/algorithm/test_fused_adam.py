@@ -15,6 +15,7 @@ from cbp_ray.compiled import adam as compiled
 from rllib_ext.learners.mixin import with_time_steps
 
 fused_adam = functools.partial(Adam, fused=True)
+plain_adam = functools.partial(Adam, fused=False)
 SHAPES = [(5, 3), (5,), (4, 5), (4,), (1, 4), (1,), (), (2, 3, 2, 2)]
 
 
@@ -41,7 +42,7 @@ def train(optimizer: Any, params: list[Tensor], steps: range) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.1}, {"betas": (0.0, 0.9)}, {"betas": (0.5, 0.0)}, {"eps": 0.1}])
 def test_it_equals_adam_with_per_weight_time_steps(settings: dict[str, Any]) -> None:
-    (ours, params), (reference, expected) = made(fused_adam, **settings), made(Adam, **settings)
+    (ours, params), (reference, expected) = made(fused_adam, **settings), made(plain_adam, **settings)
     for optimizer, weights in ((ours, params), (reference, expected)):
         train(optimizer, weights, range(60))
     for value, wanted in zip(params, expected, strict=True):
@@ -60,7 +61,7 @@ def test_the_table_of_corrections_grows_with_the_oldest_weight(monkeypatch: pyte
 
 
 def test_other_types_go_the_way_of_adam_to_the_last_bit() -> None:
-    (ours, params), (reference, expected) = made(fused_adam, torch.float64), made(Adam, torch.float64)
+    (ours, params), (reference, expected) = made(fused_adam, torch.float64), made(plain_adam, torch.float64)
     for optimizer, weights in ((ours, params), (reference, expected)):
         train(optimizer, weights, range(20))
     assert all(bool((value == wanted).all()) for value, wanted in zip(params, expected, strict=True))
@@ -109,7 +110,7 @@ def test_rllibs_adam_is_exchanged_with_its_settings_and_nothing_else_is() -> Non
 
 
 def test_the_state_is_the_same_with_and_without() -> None:
-    (fused, params), (plain, others) = made(fused_adam), made(Adam)
+    (fused, params), (plain, others) = made(fused_adam), made(plain_adam)
     train(fused, params, range(10))
     plain.load_state_dict(fused.state_dict())
     assert not plain.fused and fused.state_dict()["param_groups"] == plain.state_dict()["param_groups"]
@@ -118,7 +119,7 @@ def test_the_state_is_the_same_with_and_without() -> None:
 
 def test_without_numba_it_is_the_plain_step_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cbp_ray.compiled.adam", None)
-    (ours, params), (reference, expected) = made(fused_adam), made(Adam)
+    (ours, params), (reference, expected) = made(fused_adam), made(plain_adam)
     for optimizer, weights in ((ours, params), (reference, expected)):
         train(optimizer, weights, range(20))
     assert all(bool((value == wanted).all()) for value, wanted in zip(params, expected, strict=True))

@@ -26,12 +26,13 @@ NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
 RUNNER = "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner"
 LEARNER = "ray.rllib.core.learner.torch.torch_learner:TorchLearner"
 PPO_MODULE = "ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module:DefaultPPOTorchRLModule"
-FOREACH = "add add_ addcdiv_ addcmul_ div_ lerp_ mul_ sqrt"
+FOREACH = "add add_ addcdiv_ addcmul_ div_ lerp_ maximum_ mul_ neg sqrt"
 
 USED = {
     "cbp_ray/algorithm/adam.py": {"torch": " ".join(f"_foreach_{name}" for name in FOREACH.split())},
     "cbp_ray/algorithm/network.py": {"torch._dynamo.eval_frame:OptimizedModule": "_orig_mod"},
-    "cbp_ray/algorithm/watched_layer.py": {"torch._compile": "_disable_dynamo"},
+    "cbp_ray/algorithm/trace.py": {"torch": "_assert"},
+    "cbp_ray/algorithm/watched_site.py": {"torch._compile": "_disable_dynamo"},
     "cbp_ray/kernels/compilation.py": {
         "numba.core.caching": "FunctionCache",
         "numba.core.caching:FunctionCache": "_index_key",
@@ -49,10 +50,6 @@ USED = {
         "ray._private.worker": "_worker_logs_enabled _global_node",
         "ray._private.grpc_utils": "init_grpc_channel",
         "ray._private.services": "canonicalize_bootstrap_address",
-    },
-    "rllib_ext/algorithms.py": {
-        "ray.rllib.algorithms.sac.sac_catalog:SACCatalog": "_build_qf_encoder_continuous _model_config_dict",
-        "ray.rllib.core.models.torch.encoder:TorchMLPEncoder": "_forward",
     },
     "rllib_ext/config.py": {
         "ray.rllib.algorithms.ppo.ppo:PPOConfig": "_model_config_auto_includes _rl_module_spec",

@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from ray.rllib.algorithms.sac.sac_catalog import SACCatalog
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -212,8 +211,11 @@ def test_layers_with_an_initializer_of_their_own_keep_it() -> None:
     net = module({"fcnet_kernel_initializer": "ones_"})
     assert bool((net.encoder.actor_encoder.net.mlp[0].weight == 1).all())
     made = config(replacement_rate=0.1).rl_module(model_config={"fcnet_kernel_initializer": "ones_"})
-    with pytest.raises(InputError, match="init="):
-        made.build_learner(spaces=SPACES)
+    with pytest.warns(UserWarning, match="init='empirical'"):
+        learner = made.build_learner(spaces=SPACES)
+    assert (
+        learner._gnts[MODULE].state_dict()["layers"]["encoder.actor_encoder.net.mlp.0"]["distribution"]["kind"] == "empirical"
+    )
     made.continual_backprop(init="lecun").build_learner(spaces=SPACES)
 
 
@@ -239,15 +241,20 @@ def test_a_shared_encoder_is_trained_and_replaced() -> None:
 
 def sac(**changed: Any) -> Any:
     made = ContinualSACConfig().training(**changed).continual_backprop(replacement_rate=0.1, maturity_threshold=0)
-    return made.rl_module(model_config={"fcnet_hiddens": [8, 8]}).build_learner(spaces=SPACES)
+    model_config = {"fcnet_hiddens": [8, 8], "fusionnet_hiddens": [6, 6]}
+    return made.rl_module(model_config=model_config).build_learner(spaces=SPACES)
 
 
-def test_sacs_q_networks_are_plain_and_treated() -> None:
+def test_sacs_q_networks_join_two_streams_and_are_treated() -> None:
     learner = sac()
-    assert learner._gnts[MODULE].layers == [f"{net}_encoder.net.mlp.{i}" for net in ("pi", "qf", "qf_twin") for i in (0, 2)]
-    stock = ContinualSACConfig().continual_backprop().rl_module(rl_module_spec=RLModuleSpec(catalog_class=SACCatalog))
-    with pytest.raises(InputError, match="several streams"):
-        stock.build_learner(spaces=SPACES)
+    streams = [f"base_encoders.{stream}.net.mlp.{i}" for stream in ("actions", "obs") for i in (0, 2)]
+    fusion = ["fusion_layers.0", "fusion_layers.1", "output_layer"]
+    q_networks = [f"{net}_encoder.{layer}" for net in ("qf", "qf_twin") for layer in (*streams, *fusion)]
+    assert learner._gnts[MODULE].layers == [*[f"pi_encoder.net.mlp.{i}" for i in (0, 2)], *q_networks]
+    layer = next(units for units in learner._gnts[MODULE]._layers if units.name == "qf_encoder.base_encoders.obs.net.mlp.2")
+    # What a stream gives is read by all layers of the fusion network.
+    assert [part.name for part in layer.units.consumers] == [f"qf_encoder.{name}" for name in fusion]
+    assert [part.index[0].tolist() for part in layer.units.consumers] == [[8], [8 + 6], [8 + 6]]
 
 
 def test_an_averaged_target_network_is_replaced_in_at_once() -> None:
@@ -258,16 +265,16 @@ def test_an_averaged_target_network_is_replaced_in_at_once() -> None:
             parameter.add_(1.0)
         net.qf.net.mlp[0].weight[:, 3] = 0.0
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    targets.follow({"qf_encoder.net.mlp.2": [3]})
+    targets.follow({"qf_encoder.output_layer": [3]})
     changed = {name: (value != before[name]) for name, value in net.state_dict().items() if bool((value != before[name]).any())}
     assert set(changed) == {
-        "target_qf_encoder.net.mlp.2.weight",
-        "target_qf_encoder.net.mlp.2.bias",
+        "target_qf_encoder.output_layer.weight",
+        "target_qf_encoder.output_layer.bias",
         "target_qf.net.mlp.0.weight",
     }
-    assert bool((net.target_qf_encoder.net.mlp[2].weight[3] == net.qf_encoder.net.mlp[2].weight[3]).all())
+    assert bool((net.target_qf_encoder.output_layer.weight[3] == net.qf_encoder.output_layer.weight[3]).all())
     assert not net.target_qf.net.mlp[0].weight[:, 3].any()
-    assert int(changed["target_qf_encoder.net.mlp.2.weight"].any(1).sum()) == 1
+    assert int(changed["target_qf_encoder.output_layer.weight"].any(1).sum()) == 1
 
 
 def test_a_target_network_of_hard_copies_is_left_alone() -> None:

@@ -283,3 +283,123 @@ class GenerateAndTest:
         self.age[layer][i] = 0
         self.log.append((self.steps, layer, i))
         self.replaced[layer] += 1
+
+
+@dataclass
+class Group:
+    """Hidden units made alike. Unit i has the rows `rows[i]` of every producer and the columns `columns[i]` of every reader."""
+
+    producers: list  # (weights, biases, rows, bound); by name in the parameters
+    sites: dict  # name of what is read -> (columns, [(weights, biases), ...])
+    units: int
+
+
+@dataclass
+class GroupGenerateAndTest:
+    """The inner loop of Algorithm 1 for units that several weights produce, and whose consumers read different tensors.
+
+    The utility of a unit is the sum over all places where it is read of what equations 1 and 4 say there, and its incoming
+    magnitude that over all producers. Biases are redrawn to zero.
+    """
+
+    parameters: dict
+    optimizer: object
+    groups: list
+    replacement_rate: float
+    maturity_threshold: int = 100
+    decay_rate: float = 0.99
+    utility: str = "overall"
+    preset: str = "paper"
+    seed: int = 0
+
+    def __post_init__(self):
+        self.u = [[0.0] * g.units for g in self.groups]
+        self.f = [[{} for _ in range(g.units)] for g in self.groups]
+        self.age = [[0] * g.units for g in self.groups]
+        self.exposure, self.replaced = [0] * len(self.groups), [0] * len(self.groups)
+        self.steps, self.log = 0, []
+
+    def outgoing(self, group, i):
+        """Magnitudes by place (site, column), and the number of all outgoing weights."""
+        sums, count = {}, 0
+        for site, (columns, readers) in group.sites.items():
+            for column in columns[i]:
+                sums[site, column] = 0.0
+                for weights, _ in readers:
+                    for w in self.parameters[weights][:, column]:
+                        sums[site, column] += abs(w)
+                        count += 1
+        return sums, count
+
+    def incoming(self, group, i):
+        weights = [w for name, _, rows, _ in group.producers for row in rows[i] for w in self.parameters[name][row]]
+        return sum(abs(w) for w in weights), len(weights)
+
+    def step(self, inputs):
+        """`inputs[site][example]` is what the readers of a site read in the forward pass before the gradient step."""
+        eta, lagged, means = self.decay_rate, self.preset == "paper", self.preset == "nature2024"
+        for number, group in enumerate(self.groups):
+            u_hat, f_hats = [0.0] * group.units, [{} for _ in range(group.units)]
+            for i in range(group.units):
+                self.age[number][i] += 1
+                correction = 1 - eta ** self.age[number][i]
+                out, count_out = self.outgoing(group, i)
+                magnitude_in, count_in = self.incoming(group, i)
+                if means:
+                    out = {place: magnitude / count_out for place, magnitude in out.items()}
+                    magnitude_in /= count_in
+                contribution = corrected = 0.0
+                for (site, column), magnitude in out.items():
+                    hs = inputs[site][:, column].tolist()
+                    f_tm1 = self.f[number][i].get((site, column), 0.0)
+                    f_t = (1 - eta) * sum(hs) / len(hs) + eta * f_tm1
+                    f_hat = (f_tm1 if lagged else f_t) / correction
+                    self.f[number][i][site, column] = f_t
+                    f_hats[i][site, column] = f_hat
+                    contribution += sum(abs(h) for h in hs) / len(hs) * magnitude
+                    corrected += sum(abs(h - f_hat) for h in hs) / len(hs) * magnitude
+                y = {
+                    "weight_magnitude": lambda out=out: sum(out.values()),
+                    "contribution": lambda c=contribution: c,
+                    "mean_corrected_contribution": lambda c=corrected: c,
+                    "adaptation": lambda m=magnitude_in: 1 / m,
+                    "overall": lambda c=corrected, m=magnitude_in: c / m,
+                }[self.utility]()
+                u_tm1 = self.u[number][i]
+                self.u[number][i] = (1 - eta) * y + eta * u_tm1
+                u_hat[i] = (u_tm1 if lagged else self.u[number][i]) / correction
+            eligible = [i for i in range(group.units) if self.age[number][i] > self.maturity_threshold]
+            self.exposure[number] += len(eligible) if means else group.units if eligible else 0
+            due = math.floor(self.replacement_rate * self.exposure[number]) - self.replaced[number]
+            candidates = [i for i in eligible if math.isfinite(u_hat[i])]
+            self.replace(number, sorted(candidates, key=lambda i: u_hat[i])[:due], f_hats)
+        self.steps += 1
+
+    def replace(self, number, units, f_hats):
+        """All at once: new rows first, so that new units do not read each other."""
+        group, p = self.groups[number], self.parameters
+        if self.preset == "nature2024":
+            for i in units:
+                for (site, column), f_hat in f_hats[i].items():
+                    for weights, biases in group.sites[site][1]:
+                        p[biases] += p[weights][:, column] * f_hat
+        for i in units:
+            for part, (weights, biases, rows, bound) in enumerate(group.producers):
+                fan_in = p[weights].shape[1]
+                draws = uniforms(
+                    self.seed, Purpose.NEW_UNIT, len(rows[i]) * fan_in, address=(self.replaced[number], number, part)
+                ).reshape(len(rows[i]), fan_in)
+                for row, numbers in zip(rows[i], draws, strict=True):
+                    p[weights][row] = bound * (2 * numbers - 1)
+                    p[biases][row] = 0.0
+                    self.optimizer.reset(weights, (row, slice(None)))
+                    self.optimizer.reset(biases, (row,))
+            self.replaced[number] += 1
+        for i in units:
+            for columns, readers in group.sites.values():
+                for column in columns[i]:
+                    for weights, _ in readers:
+                        p[weights][:, column] = 0.0
+                        self.optimizer.reset(weights, (slice(None), column))
+            self.u[number][i], self.f[number][i], self.age[number][i] = 0.0, {}, 0
+            self.log.append((self.steps, number, i))
