@@ -69,6 +69,7 @@ class Store:
         self.folder = self.storage / sweep
         self.curves, self.runs = self.folder / "curves", self.folder / "runs"
         self.checkpoints, self.failures = self.folder / "checkpoints", self.folder / "failures"
+        self.live = self.folder / "live"
 
     def names(self) -> list[BlockName]:
         """Every stored block, from the names of the files alone."""
@@ -79,9 +80,9 @@ class Store:
         return self.curves.has(block.trial_id + SUFFIX)
 
     def tidy(self) -> None:
-        """Removes the failures and checkpoints all of whose runs are stored by now, in whatever blocks."""
+        """Removes the failures, checkpoints and live curves all of whose runs are stored by now, in whatever blocks."""
         stored = seeds_by_key(self.names())
-        for folder, suffix in ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT)):
+        for folder, suffix in ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT), (self.live, CHECKPOINT)):
             for name in block_names(folder, suffix):
                 if name.within(stored):
                     folder.remove(f"{name}{suffix}")
