@@ -86,8 +86,8 @@ class CurveSummary:
             known = ours[first:end]
             theirs[: len(known)] = np.where(np.isnan(theirs[: len(known)]), known, theirs[: len(known)])
             means[name] = put(ours, theirs)
-        arrays = (put(getattr(self, name), getattr(later, name)) for name in ("examples", "seeds", "squares"))
-        return CurveSummary(self.performance, *arrays, means)
+        examples, seeds = put(self.examples, later.examples), put(self.seeds, later.seeds)
+        return CurveSummary(self.performance, examples, seeds, put(self.squares, later.squares), means)
 
     def beside(self, others: Mapping[str, Array]) -> "CurveSummary":
         """With further means of the same bins; shorter ones are filled up with not-a-number."""
@@ -98,8 +98,8 @@ class CurveSummary:
 
     def part(self, first: int, last: int | None = None) -> "CurveSummary":
         """The bins from number `first` on, before number `last`."""
-        arrays = (getattr(self, name)[first:last] for name in ("examples", "seeds", "squares"))
-        return CurveSummary(self.performance, *arrays, {name: values[first:last] for name, values in self.means.items()})
+        at, means = slice(first, last), {name: values[first:last] for name, values in self.means.items()}
+        return CurveSummary(self.performance, self.examples[at], self.seeds[at], self.squares[at], means)
 
     @property
     def mean(self) -> Array:

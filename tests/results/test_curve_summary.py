@@ -49,7 +49,9 @@ def test_reports_in_pieces_repeated_or_from_a_checkpoint_give_the_whole() -> Non
     whole = summary(slice(0, 7)).beside({"age": np.arange(5.0)})
     comp = whole.part(0, 2).followed_by(whole.part(2, 5), 2)
     assert_same(comp, whole)
-    again = CurveSummary(whole.performance, whole.examples, whole.seeds, whole.squares, {**whole.means, "age": np.full(5, np.nan)})
+    again = CurveSummary(
+        whole.performance, whole.examples, whole.seeds, whole.squares, {**whole.means, "age": np.full(5, np.nan)}
+    )
     # What was known of later bins stays: it is what the worker will report again.
     assert_same(comp.followed_by(again.part(0, 3), 0), whole)
     with pytest.raises(ValueError, match="from bin 3 on"):
