@@ -64,7 +64,9 @@ class CurveSummary:
             for name in dict.fromkeys((*self.means, *other.means)):
                 a, b = self.means.get(name), np.full(len(ours), np.nan)
                 b[:bins] = other.means.get(name, np.nan)
-                means[name] = b if a is None else a + np.where(theirs > 0, (b - a) * share, 0.0)
+                # What only one of them has at all is the mean over its seeds.
+                both = a is not None and name in other.means
+                means[name] = a + np.where(theirs > 0, (b - a) * share, 0.0) if both else b if a is None else a
             difference = other.means[self.performance] - self.means[self.performance][:bins]
             squares[:bins] += other.squares + np.square(difference) * (ours * share)[:bins]
         return CurveSummary(self.performance, self.examples, seeds, squares, means)
