@@ -26,7 +26,7 @@ class RunNames:
       >>> rates = [{"algorithm.name": "cbp", "algorithm.replacement_rate": rate, "examples": 60.0} for rate in (0.1, 0.01)]
       >>> names = RunNames([("cppo", rates[0]), ("cppo", rates[1]), ("ppo", {"algorithm.name": "bp", "examples": 60.0})])
       >>> names.of("cppo", rates[0]), names.of("ppo", {"algorithm.name": "bp", "examples": 60.0})
-      ('cppo/replacement_rate=0.1', 'ppo')
+      ('cppo,replacement_rate=0.1', 'ppo')
     """
 
     def __init__(self, known: Iterable[tuple[str, Settings]], searched: Iterable[str] = ()) -> None:
@@ -48,7 +48,7 @@ class RunNames:
                 value = show(settings[name])
                 short = value if leaf == "name" else f"{leaf if leaves[leaf] == 1 else f'{section}.{leaf}'}={value}"
                 parts.append(short)
-        return "/".join(filter(None, (safe(group), safe(",".join(parts))[:LONGEST_NAME] if parts else "")))
+        return safe(",".join([group, *parts]))[:LONGEST_NAME]
 
 
 def varying(all_settings: Sequence[Settings]) -> Settings:

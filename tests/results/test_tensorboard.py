@@ -158,13 +158,13 @@ def test_run_names_say_what_differs_and_follow_when_more_does(tmp_path: Path, mo
     assert runs(tmp_path) == {"cppo", "ppo"}
     driver = Driver(tmp_path, make_sweep(first, second, bp, seeds=2), monkeypatch)
     driver.store_block(second, (0, 1))
-    assert runs(tmp_path) == {"cppo/replacement_rate=0.0001", "cppo/replacement_rate=0.001", "ppo"}
+    assert runs(tmp_path) == {"cppo,replacement_rate=0.0001", "cppo,replacement_rate=0.001", "ppo"}
     # Another file shares the sweep: a longer run, say.
     longer = make_config(RATES[0], examples=80)
     driver = Driver(tmp_path, make_sweep(longer, seeds=2, source="other"), monkeypatch)
     driver.report(longer, (0, 1), 0, 3)
     names = {"replacement_rate=0.0001,examples=60", "replacement_rate=0.001,examples=60", "replacement_rate=0.0001,examples=80"}
-    assert runs(tmp_path) == {"ppo", *(f"cppo/{name}" for name in names)}
+    assert runs(tmp_path) == {"ppo", *(f"cppo,{name}" for name in names)}
     assert len(list(root(tmp_path).rglob("*-head-*"))) == 1
 
 
@@ -172,7 +172,7 @@ def test_hyper_parameters_are_those_that_differ(tmp_path: Path, monkeypatch: pyt
     first, second = make_config(RATES[0]), make_config(RATES[1])
     driver = Driver(tmp_path, make_sweep(first, second, seeds=2), monkeypatch)
     driver.store_block(first, (0, 1))
-    run = EventAccumulator(str(root(tmp_path) / "cppo/replacement_rate=0.0001")).Reload()
+    run = EventAccumulator(str(root(tmp_path) / "cppo,replacement_rate=0.0001")).Reload()
     settings = run.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     columns = run.SummaryMetadata("_hparams_/experiment").plugin_data.content
     for content in (settings, columns):
@@ -213,16 +213,16 @@ def test_every_configuration_of_every_file_has_a_name_of_its_own() -> None:
         names = RunNames([(c.group, flat_settings(c.config)) for c in sweep.configurations])
         found = [names.of(c.group, flat_settings(c.config)) for c in sweep.configurations]
         assert len(set(found)) == len(found)
-        assert max(len(part) for name in found for part in name.split("/")) < 200
+        assert max(map(len, found)) < 200
 
 
 def test_names_are_exact_and_sections_are_said_only_where_needed() -> None:
     close = [flat_settings(make_config(rate)) for rate in (0.12345678901, 0.12345678902)]
     names = RunNames([("g", each) for each in close])
-    assert [names.of("g", each) for each in close] == ["g/replacement_rate=0.12345678901", "g/replacement_rate=0.12345678902"]
+    assert [names.of("g", each) for each in close] == ["g,replacement_rate=0.12345678901", "g,replacement_rate=0.12345678902"]
     assert flat_settings(make_config())["problem.inputs"] == 20.0
     sizes = [flat_settings(make_config(network={"hidden": hidden})) for hidden in ([5, 10], [5])]
-    assert RunNames([("g", each) for each in sizes]).of("g", sizes[0]) == "g/hidden=5x10"
+    assert RunNames([("g", each) for each in sizes]).of("g", sizes[0]) == "g,hidden=5x10"
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
