@@ -50,9 +50,9 @@ def encode(events: Iterable[event_pb2.Event], *, begins: bool = True) -> bytes:
     return buffer.getvalue()
 
 
-def about_run(settings: Settings) -> Iterable[event_pb2.Event]:
+def about_run(name: str, settings: Settings) -> Iterable[event_pb2.Event]:
     """The hyper-parameters of a run."""
-    yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings, start_time_secs=0))
+    yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings, trial_id=name, start_time_secs=0))
 
 
 def points(summary: CurveSummary, chart: Chart, *, first: int, replaces: bool, complete: bool) -> Iterable[event_pb2.Event]:
@@ -108,7 +108,8 @@ def about_sweep(metric: str, columns: Settings, charts: Sequence[Chart]) -> Iter
     summary.value[0].metadata.plugin_data.content = data.SerializeToString()
     yield event_pb2.Event(step=0, summary=summary)
     drawn = []
-    for chart in charts:
+    # The dashboard shows the last one first.
+    for chart in reversed(charts):
         lower, upper = chart.tags
         series = layout_pb2.MarginChartContent.Series(value=f"performance/{metric}", lower=lower, upper=upper)
         drawn.append(layout_pb2.Chart(title=chart.title, margin=layout_pb2.MarginChartContent(series=[series])))

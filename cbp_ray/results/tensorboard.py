@@ -133,7 +133,7 @@ class Boards:
         if not self._head_written:
             self._write_head(place)
         number = 1 + self._last_number(place)
-        events = [*board_events.about_run(run.settings)]
+        events = [*board_events.about_run(run.name, run.settings)]
         events += board_events.points(summary, run.chart, first=0, replaces=number > 1, complete=seeds is not None)
         content = board_events.encode(events)
         path = f"{place}/{PREFIX}{number:06}-{run.key}-{LIVE if seeds is None else _kind(seeds)}"

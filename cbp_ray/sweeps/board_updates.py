@@ -243,7 +243,7 @@ class _Sight:
         searched = {} if sweep.tune is None else sweep.tune.space
         known = [(group, settings[key]) for key, (group, _) in self.configurations.items()]
         self._names = RunNames(known, searched)
-        self._columns = varying([{"group": group, **each} for group, each in known])
+        self._columns = _swept([{"group": group, **each} for group, each in known])
         if searched:
             start = flat_settings(sweep.configurations[0].config)
             self._columns |= {path: start[path] for path in searched if path in start}
@@ -267,6 +267,19 @@ class _Sight:
         """What all runs have in common."""
         charts = list(dict.fromkeys(self._charts.values())) or [self._only]
         return Look(self._metric, self._columns, charts)
+
+
+def _swept(all_settings: list[Settings]) -> Settings:
+    """The settings that a sweep varies, each with one of its values: a constant of one method tells nothing of the others.
+
+    What a group's name tells is left out: which method it has.
+    """
+    found = {}
+    for name, value in varying(all_settings).items():
+        values = {repr(settings[name]) for settings in all_settings if name in settings}
+        if len(values) > 1 and (name != "algorithm.name" or len({settings["group"] for settings in all_settings}) == 1):
+            found[name] = value
+    return found
 
 
 def _divide(configurations: dict[str, tuple[str, dict[str, object]]]) -> dict[str, Chart]:
