@@ -2,7 +2,7 @@
 
 import json
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_complete
 from cbp_ray.problems import SlipperyAntConfig
 from rllib_ext.ant.environment import ENVIRONMENT
 from rllib_ext.ant.episode_returns import ReturnBins, finished_episodes
@@ -35,6 +35,8 @@ DIAGNOSTICS = {
 """Our names of what the learner measures of every hidden layer."""
 NETWORKS = {"policy": "actor_encoder", "value": "critic_encoder"}
 """Our names of the two networks, and what the names of their hidden layers have in them."""
+UNITS = {"age": "age_mean", "utility": "utility_mean"}
+"""Likewise, of a learner with generate-and-test."""
 
 
 def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
@@ -59,7 +61,7 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
     return result
 
 
-class RllibEngine:
+class RllibEngine(Engine):
     """Runs of one config, one after the other within each bin.
 
     An iteration of PPO may reach beyond the end of a bin; the next bin then begins with what is left of it.
@@ -74,12 +76,27 @@ class RllibEngine:
 
     def advance(self, examples: int) -> Metrics:
         """See `Engine`."""
+        return all_parts(self.advance_in_parts(examples))
+
+    def advance_in_parts(self, examples: int) -> Generator[int, None, Metrics]:
+        """See `Engine`. It pauses after every iteration."""
+        begun, rows = self.steps, list[dict[str, float]]()
         self.steps += examples
-        rows = []
-        for run in self.runs:
-            with run.own_random_numbers():
-                rows.append(run.advance(self.steps))
+        for number, run in enumerate(self.runs):
+            row = None
+            while row is None:
+                with run.own_random_numbers():
+                    row = run.advance(self.steps)
+                # The iteration may have gone beyond the bin.
+                seen = min(run.seen - begun, examples)
+                yield (number * examples + seen) // len(self.runs)
+            rows.append(row)
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def units(self) -> Metrics:
+        """See `Engine`."""
+        each = [run.units for run in self.runs]
+        return {name: np.array([units[name] for units in each]) for name in each[0]}
 
     def state(self) -> Arrays:
         """See `Engine`."""
@@ -97,6 +114,11 @@ class RllibEngine:
             own = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
             with run.own_random_numbers():
                 run.load_state(own)
+
+
+def _mean(layers: dict[str, dict[str, Any]], name: str) -> float:
+    """The mean over the layers of one of their numbers; not a number without layers."""
+    return float(np.mean([layer.get(name, np.nan) for layer in layers.values()] or [np.nan]))
 
 
 def _place(name: str) -> tuple[int, ...]:
@@ -119,6 +141,8 @@ class _Run:
         by_layer = [f"{network}_weight_magnitude_{n}" for network in NETWORKS for n in range(1, len(config.hidden) + 1)]
         self.diagnostics = dict.fromkeys([*DIAGNOSTICS, *by_layer], float("nan"))
         self.random: dict[str, Any] | None = None
+        self.units: dict[str, float] = {}
+        self.replaced, self.seen = 0.0, 0
 
     @contextmanager
     def own_random_numbers(self) -> Iterator[None]:
@@ -138,21 +162,27 @@ class _Run:
             self.algorithm = self.settings.build_algo()
         return self.algorithm
 
-    def advance(self, target: int) -> dict[str, float]:
-        """Trains until there are `target` time-steps."""
-        algorithm, replaced = self.build(), 0.0
-        while algorithm.global_step < target:
+    def advance(self, target: int) -> dict[str, float] | None:
+        """Trains for an iteration, unless there are `target` time-steps already; the bin's metrics once there are."""
+        algorithm = self.build()
+        if algorithm.global_step < target:
             result = algorithm.train()
             self.bins.add(finished_episodes(result))
             learned: dict[str, Any] = result[LEARNER_RESULTS][DEFAULT_MODULE_ID].get(RESULTS, {})
-            replaced += float(learned.get("replaced", 0.0))
+            self.replaced += float(learned.get("replaced", 0.0))
             layers = {name: numbers for name, numbers in learned.items() if isinstance(numbers, dict)}
             for ours, theirs in DIAGNOSTICS.items():
-                self.diagnostics[ours] = float(np.mean([layer.get(theirs, np.nan) for layer in layers.values()] or [np.nan]))
+                self.diagnostics[ours] = _mean(layers, theirs)
             for ours, part in NETWORKS.items():
                 names = sorted((name for name in layers if part in name), key=_place)
                 for number, name in enumerate(names, 1):
                     self.diagnostics[f"{ours}_weight_magnitude_{number}"] = float(layers[name]["weight_magnitude"])
+            if any("age_mean" in layer for layer in layers.values()):
+                self.units = {ours: _mean(layers, theirs) for ours, theirs in UNITS.items()}
+        self.seen = algorithm.global_step
+        if self.seen < target:
+            return None
+        replaced, self.replaced = self.replaced, 0.0
         episode_return, episodes = self.bins.take(target)
         return {
             "episode_return": episode_return,
