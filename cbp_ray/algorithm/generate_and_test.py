@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cbp_ray.algorithm import utility as tester
+from cbp_ray.algorithm.adam import fill
 from cbp_ray.algorithm.initialization import Scheme, resolve
 from cbp_ray.algorithm.magnitudes import Magnitudes
 from cbp_ray.algorithm.measurements import Measurements
@@ -376,9 +377,9 @@ class GenerateAndTest:
     def _replace_least(self, units: Population, count: int, report: StepReport) -> None:
         """Replaces up to `count` eligible units with the smallest utility."""
         utility = report._utilities(units)
-        eligible = torch.from_numpy(self.steps - self._birth[units.at] > self.settings.maturity_threshold).to(utility.device)
-        index = select(utility, eligible, count)
-        nonfinite = int((eligible & ~utility.isfinite()).sum())
+        eligible = self.steps - self._birth[units.at] > self.settings.maturity_threshold
+        chosen, nonfinite = select(utility.cpu().numpy(), eligible, count)
+        index = torch.from_numpy(chosen).to(utility.device)
         units.nonfinite += nonfinite
         if nonfinite and not self._warned:
             self._warned = True
@@ -460,11 +461,12 @@ class GenerateAndTest:
         self._birth[units.at][index.cpu().numpy()] = self.steps
         units.oldest_birth = int(self._birth[units.at].min())
         if self._unit_of_tap is None:
-            self._average_activation[units.at].index_fill_(0, index, 0)
+            fill(self._average_activation[units.at], 0, index, 0)
         else:
             self._average_activation.index_fill_(0, units.layer.taps.to(index.device)[index].flatten(), 0)
-        self._average_utility[units.at].index_fill_(0, index, 0)
-        self._correction = self._correction.index_fill(0, index + units.at.start, 0)  # a copy: reports hold the old one
+        fill(self._average_utility[units.at], 0, index, 0)
+        self._correction = self._correction.clone()  # reports hold the old one
+        fill(self._correction[units.at], 0, index, 0)
         units.replaced += len(index)
 
     def _f_hat_of_next_step(self, site: WatchedSite) -> Tensor | None:
