@@ -243,11 +243,11 @@ def _episodes(env: gymnasium.Env[Any, Any], seed: int) -> float:
 def _physics(env: SlipperyAnt, seed: int) -> float:
     """The same torques in the same world, and nobody looks."""
     env.reset(seed=seed)
-    world = env._running("advance")
-    torques = (np.random.default_rng(seed).uniform(-1, 1, (ENV_STEPS, 8)) * 250.0).tolist()
+    world = env._running("simulate")
+    actions = np.random.default_rng(seed).uniform(-1, 1, (ENV_STEPS, 8)).astype(np.float32)
     begun = time.process_time()
-    for forces in torques:
-        world.advance(forces)
+    for action in actions:
+        world.simulate(action)
     return ENV_STEPS / (time.process_time() - begun)
 
 
