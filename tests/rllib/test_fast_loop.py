@@ -185,10 +185,8 @@ def test_actions_are_those_of_the_module_to_rounding(activation: str, rows: int)
 def test_every_activation_is_known(name: str) -> None:
     layers = [torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)]
     networks = PlainActorCritic(PlainMLP(layers, name), torch.zeros(2), float("inf"), None)
-    observations, (means, actions) = (
-        np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32),
-        np.empty((2, 2, 2), np.float32),
-    )
+    observations = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+    means, actions, for_env = np.empty((3, 2, 2), np.float32)
     plain_policy(networks, 2).act(observations, np.zeros((2, 2), np.float32), means, actions, for_env)
     net = torch.nn.Sequential(layers[0], getattr(torch.nn, ACTIVATIONS[name].module)(), layers[1])
     np.testing.assert_allclose(means, net(torch.from_numpy(observations)).detach().numpy(), rtol=1e-5, atol=1e-6)
