@@ -100,6 +100,7 @@ def run() -> dict[str, Any]:
         "environment_steps_per_s": rates,
         "product_s": {"one core": products[0], "two cores": products[1]},
         "iterations": {name: {**case._asdict(), "steps_per_s": speeds[name]} for name, case in cases.items()},
+        "profile": _profile(cases["ours, one thread"], rates, products[0]),
         "goals": GOALS,
         "gnt_limit": GNT_LIMIT,
         "seconds": time.monotonic() - began,
@@ -119,6 +120,9 @@ def render(result: dict[str, Any]) -> str:
         ("limit on one core", "in_process_limit_steps_per_s", STEPS / rates["physics"], products["one core"]),
     ):
         lines.append(f"{name:<42} {result[speed]:>7,.0f} {sampling:>11.2f} {learning:>11.2f}")
+    whole = sum(result["profile"].values())
+    lines += ["", f"{'an iteration of ours, one thread':<42}       s   part"]
+    lines += [f"{name:<42} {seconds:>7.3f} {seconds / whole:>6.0%}" for name, seconds in result["profile"].items()]
     goals = result["goals"]
     return "\n".join(
         [
@@ -133,6 +137,19 @@ def render(result: dict[str, Any]) -> str:
             f"{rates['standard']:,.0f} steps/s; the physics alone {rates['physics']:,.0f})",
         ]
     )
+
+
+def _profile(case: Iteration, rates: dict[str, float], products: float) -> dict[str, float]:
+    """Where the seconds of an iteration in one process go; the first and the fourth are the limit."""
+    physics, environment = STEPS / rates["physics"], STEPS / rates["ours"]
+    return {
+        "physics": physics,
+        "environment besides physics": environment - physics,
+        "policy, loop and episodes": case.sampling - environment,
+        "matrix products": products,
+        "learning besides products": case.learning - products,
+        "RLlib besides both": case.whole - case.sampling - case.learning,
+    }
 
 
 def _tell(line: str) -> None:
@@ -243,11 +260,11 @@ def _episodes(env: gymnasium.Env[Any, Any], seed: int) -> float:
 def _physics(env: SlipperyAnt, seed: int) -> float:
     """The same torques in the same world, and nobody looks."""
     env.reset(seed=seed)
-    world = env._running("advance")
-    torques = (np.random.default_rng(seed).uniform(-1, 1, (ENV_STEPS, 8)) * 250.0).tolist()
+    world = env._running("simulate")
+    actions = np.random.default_rng(seed).uniform(-1, 1, (ENV_STEPS, 8)).astype(np.float32)
     begun = time.process_time()
-    for forces in torques:
-        world.advance(forces)
+    for action in actions:
+        world.simulate(action)
     return ENV_STEPS / (time.process_time() - begun)
 
 

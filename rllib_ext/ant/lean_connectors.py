@@ -5,14 +5,11 @@ exactly the default pieces, a stateless torch module and plain vectors as observ
 that hold the same pieces, and compute the same numbers to the last bit, without calling them.
 """
 
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from ray.rllib.connectors import env_to_module, module_to_env
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
@@ -68,32 +65,13 @@ class LeanModuleToEnv(module_to_env.ModuleToEnvPipeline):
     """Actions, drawn from the distribution that the module gives, and what they become for the environment."""
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        settings, space = self.connectors[AFTER.index(module_to_env.NormalizeAndClipActions)], self.action_space
         self.connectors[0](batch=batch, **kwargs)
         arrays = {name: tensor.detach().numpy() for name, tensor in batch.items()}
         actions = arrays[Columns.ACTIONS]
-        changed = self.for_environment(actions)
-        if changed is not actions:
-            arrays[Columns.ACTIONS_FOR_ENV] = changed
+        if settings.normalize_actions and np.all(space.bounded_below) and np.all(space.bounded_above):
+            unsquashed = space.low + (actions + 1.0) * (space.high - space.low) / 2.0
+            arrays[Columns.ACTIONS_FOR_ENV] = np.clip(unsquashed, space.low, space.high)
+        elif settings.clip_actions and not settings.normalize_actions:
+            arrays[Columns.ACTIONS_FOR_ENV] = np.clip(actions, space.low, space.high)
         return arrays
-
-    @cached_property
-    def for_environment(self) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-        """A function from actions to what the environment gets: within its bounds, if the config wants that; or the same."""
-        settings, space = self.connectors[AFTER.index(module_to_env.NormalizeAndClipActions)], self.action_space
-        low, high, extent = space.low, space.high, space.high - space.low
-        bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
-
-        def clip(actions: NDArray[np.float32]) -> NDArray[np.float32]:
-            return np.minimum(np.maximum(actions, low), high)
-
-        def unsquash(actions: NDArray[np.float32]) -> NDArray[np.float32]:
-            scaled = actions + 1.0
-            scaled *= extent
-            scaled /= 2.0
-            scaled += low
-            np.maximum(scaled, low, out=scaled)
-            return np.minimum(scaled, high, out=scaled)
-
-        if settings.normalize_actions:
-            return unsquash if bounded else lambda actions: actions
-        return clip if settings.clip_actions else lambda actions: actions

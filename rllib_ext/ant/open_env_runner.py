@@ -234,8 +234,9 @@ class _Loop:
         networks = plain_actor_critic(runner.module)
         assert not isinstance(networks, str)
         self.runner, self.explore, self.num_timesteps, self.num_episodes = runner, explore, num_timesteps, num_episodes
-        self.policy = PlainPolicy(networks)
-        self.to_env = runner._module_to_env.for_environment
+        ways = {"normalize": runner.config.normalize_actions, "clip": runner.config.clip_actions}
+        self.policy = PlainPolicy(networks, runner.env.single_action_space, **ways)
+        self.for_env = np.empty((runner.num_envs, len(self.policy.log_std)), np.float32)
         self.done: list[SingleAgentEpisode] = []
         self.policy_seconds = self.env_seconds = 0.0
         self.ticks_made = 0
@@ -280,9 +281,8 @@ class _Loop:
             self.noise = np.concatenate([self.noise, self.draw(rollout.ticks)])
             rollout.grow(rollout.ticks)
         began = time.perf_counter()
-        actions = rollout.actions[now]
-        self.policy.act(rollout.observations[now], self.noise[now], rollout.means[now], actions)
-        for_env = self.to_env(actions)
+        for_env = self.for_env
+        self.policy.act(rollout.observations[now], self.noise[now], rollout.means[now], rollout.actions[now], for_env)
         decided = time.perf_counter()
 
         waiting = self.waiting

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +16,10 @@ from rllib_ext.plain_module import PlainActorCritic
 LOG_ROOT_TWO_PI = math.log(math.sqrt(2 * math.pi))
 GROUP = 4 * VECTOR
 """Units that are summed side by side, so that no sum waits for its last addition."""
+
+AS_THEY_ARE, CLIPPED, UNSQUASHED = 0, 1, 2
+"""What environments get of actions."""
+ONE, TWO = np.float32(1), np.float32(2)
 
 Array = NDArray[np.float32]
 
@@ -59,10 +64,13 @@ def _act(
     x: Array,
     y: Array,
     noise: Array,
+    bounds: Array,
+    way: int,
     means: Array,
     actions: Array,
+    for_env: Array,
 ) -> None:
-    """Writes means and actions, [rows, actions]. `sizes` are inputs, units and padded units of each layer."""
+    """Writes means, actions and what environments get of them; `sizes` are inputs, units and padded units of layers."""
     for row in range(observations.shape[0]):
         for k in range(observations.shape[1]):
             x[k] = observations[row, k]
@@ -77,7 +85,13 @@ def _act(
                     store_at(x, j, h)
         for k in range(means.shape[1]):
             means[row, k] = y[k]
-            actions[row, k] = y[k] + noise[row, k]
+            actions[row, k] = action = y[k] + noise[row, k]
+            if way != AS_THEY_ARE:
+                low, high = bounds[0, k], bounds[1, k]
+                if way == UNSQUASHED:
+                    action = low + (action + ONE) * (high - low) / TWO
+                action = low if action < low else high if action > high else action
+            for_env[row, k] = action
 
 
 class PlainPolicy:
@@ -85,9 +99,12 @@ class PlainPolicy:
 
     Args:
       networks: the module's networks.
+      space: that of the actions.
+      normalize: whether environments get actions from -1 to 1 stretched to the bounds of the space, as RLlib's
+        `normalize_actions` has it; or, with `clip`, cut off at the bounds.
     """
 
-    def __init__(self, networks: PlainActorCritic) -> None:
+    def __init__(self, networks: PlainActorCritic, space: gymnasium.spaces.Box, *, normalize: bool, clip: bool) -> None:
         layers = [(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in networks.policy.layers]
         self._sizes = np.array([(w.shape[1], w.shape[0], -(-w.shape[0] // VECTOR) * VECTOR) for w, _ in layers])
         packed = []
@@ -98,13 +115,20 @@ class PlainPolicy:
         self._weights = np.concatenate(packed)
         self._activation = int(Activation[networks.policy.activation.upper()])
         self._x, self._y = np.zeros((2, max(int(self._sizes.max()), VECTOR)), np.float32)
+        bounded = bool(space.is_bounded())
+        self._bounds = np.stack([space.low, space.high])
+        self._way = (UNSQUASHED if bounded else AS_THEY_ARE) if normalize else CLIPPED if clip else AS_THEY_ARE
         limit = np.float32(networks.log_std_limit)
         self.log_std: Array = np.clip(networks.log_std.detach().numpy(), -limit, limit)
         """Logarithms of the standard deviations, [actions]."""
 
-    def act(self, observations: Array, noise: Array, means: Array, actions: Array) -> None:
-        """Writes the means of the actions and, with `noise` added, the actions, all [rows, actions]."""
-        _act(observations, self._weights, self._sizes, self._activation, self._x, self._y, noise, means, actions)
+    def act(self, observations: Array, noise: Array, means: Array, actions: Array, for_env: Array) -> None:
+        """Writes the means of the actions, the actions (with `noise` added), and what environments get of them.
+
+        All are [rows, actions].
+        """
+        network = (self._weights, self._sizes, self._activation, self._x, self._y)
+        _act(observations, *network, noise, self._bounds, self._way, means, actions, for_env)
 
     def distribution_inputs(self, means: Array) -> Array:
         """What the module's forward pass gives for rows with these means: means and logarithms of standard deviations."""

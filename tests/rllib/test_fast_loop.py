@@ -146,6 +146,10 @@ def test_the_loops_may_take_turns() -> None:
     assert runs[:5] == runs[5:]
 
 
+def plain_policy(networks: PlainActorCritic, actions: int) -> PlainPolicy:
+    return PlainPolicy(networks, gymnasium.spaces.Box(-1, 1, (actions,)), normalize=False, clip=False)
+
+
 @pytest.mark.parametrize("activation", ["tanh", "relu", "silu"])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_actions_are_those_of_the_module_to_rounding(activation: str, rows: int) -> None:
@@ -157,12 +161,12 @@ def test_actions_are_those_of_the_module_to_rounding(activation: str, rows: int)
         module.pi.log_std += torch.linspace(-2, 2, 8)
     networks = plain_actor_critic(module)
     assert isinstance(networks, PlainActorCritic)
-    policy = PlainPolicy(networks)
+    policy = plain_policy(networks, 8)
     random = np.random.default_rng(0)
     observations, noise = (random.normal(size=(rows, size)).astype(np.float32) for size in (28, 8))
-    means, actions = np.empty((2, rows, 8), np.float32)
+    means, actions, for_env = np.empty((3, rows, 8), np.float32)
     noise *= np.exp(policy.log_std)
-    policy.act(observations, noise, means, actions)
+    policy.act(observations, noise, means, actions, for_env)
     inputs = module.forward_exploration({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS].detach()
     # Sums of 256 products of float32 in another order.
     np.testing.assert_allclose(policy.distribution_inputs(means), inputs.numpy(), rtol=1e-5, atol=1e-5)
@@ -173,7 +177,7 @@ def test_actions_are_those_of_the_module_to_rounding(activation: str, rows: int)
     with torch.no_grad():
         module.pi.log_std += torch.linspace(-30, 30, 8)  # some beyond RLlib's limit
     inputs = module.forward_exploration({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS].detach()
-    np.testing.assert_array_equal(PlainPolicy(networks).log_std, inputs.numpy()[0, 8:])
+    np.testing.assert_array_equal(plain_policy(networks, 8).log_std, inputs.numpy()[0, 8:])
     it.stop()
 
 
@@ -181,11 +185,9 @@ def test_actions_are_those_of_the_module_to_rounding(activation: str, rows: int)
 def test_every_activation_is_known(name: str) -> None:
     layers = [torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)]
     networks = PlainActorCritic(PlainMLP(layers, name), torch.zeros(2), float("inf"), None)
-    observations, (means, actions) = (
-        np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32),
-        np.empty((2, 2, 2), np.float32),
-    )
-    PlainPolicy(networks).act(observations, np.zeros((2, 2), np.float32), means, actions)
+    observations = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+    means, actions, for_env = np.empty((3, 2, 2), np.float32)
+    plain_policy(networks, 2).act(observations, np.zeros((2, 2), np.float32), means, actions, for_env)
     net = torch.nn.Sequential(layers[0], getattr(torch.nn, ACTIVATIONS[name].module)(), layers[1])
     np.testing.assert_allclose(means, net(torch.from_numpy(observations)).detach().numpy(), rtol=1e-5, atol=1e-6)
 

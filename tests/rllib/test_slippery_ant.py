@@ -14,10 +14,18 @@ from numpy.typing import NDArray
 
 import rllib_ext  # noqa: F401  (registers SlipperyAnt-v0)
 from cbp_ray.errors import InputError
+from rllib_ext.ant import bullet, environment
 from rllib_ext.ant.environment import SlipperyAnt, make
 from rllib_ext.ant.friction import FrictionSchedule
+from rllib_ext.ant.physics import PythonWorld
 
 Environment = gymnasium.Env[Any, Any]
+
+
+@pytest.fixture
+def _python_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The physics through PyBullet's Python calls, which a test can make as well."""
+    monkeypatch.setattr(environment, "make_world", PythonWorld)
 
 
 @pytest.fixture
@@ -69,6 +77,23 @@ def test_at_standard_friction_it_is_the_standard_ant_bit_by_bit(ours: Environmen
     # Small actions to be truncated, actions beyond the limits to be clipped and to fall, a stretch of none at all.
     actions = [random_actions(1, 2500), random_actions(2, 1500, scale=4.0), random_actions(3, 300, scale=0.0)]
     assert assert_same(ours, standard, np.concatenate(actions), {}) >= 3
+
+
+def test_pybullets_c_interface_is_the_one_that_is_known() -> None:
+    assert bullet.serves()
+    assert isinstance(bullet.make_world(), bullet.BulletWorld)
+
+
+def test_an_unknown_c_interface_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bullet, "KNOWN_VERSIONS", ())
+    assert not bullet.serves.__wrapped__()
+
+
+@pytest.mark.usefixtures("_python_calls")
+def test_through_python_calls_it_is_the_standard_ant_too(ours: Environment, standard: Environment) -> None:
+    np.testing.assert_array_equal(ours.reset(seed=5)[0], standard.reset(seed=5)[0])
+    assert_same(ours, standard, random_actions(6, 300, scale=2.0), {100: 0.1, 200: 1.5})
+    assert isinstance(ours.unwrapped._world, PythonWorld)  # type: ignore[attr-defined]
 
 
 def test_friction_may_change_at_any_step_and_is_that_of_the_robots_geoms(ours: Environment, standard: Environment) -> None:
@@ -150,6 +175,7 @@ def test_alone_it_follows_its_schedule_by_its_own_steps() -> None:
     env.close()
 
 
+@pytest.mark.usefixtures("_python_calls")
 def test_a_slippery_floor_slows_the_ant_down() -> None:
     """A robot thrown sideways stops where friction is high and slides on where it is low."""
     distance = {}
@@ -157,7 +183,7 @@ def test_a_slippery_floor_slows_the_ant_down() -> None:
         env = SlipperyAnt(friction)
         env.reset(seed=0)
         world = env._world
-        assert world is not None
+        assert isinstance(world, PythonWorld)
         for _ in range(60):
             env.step(np.zeros(8, np.float32))
         pybullet.resetBaseVelocity(world.ant, [0, 3, 0], physicsClientId=world.client)
@@ -201,6 +227,7 @@ def test_pictures_need_no_screen_and_show_the_ant_move() -> None:
     env.close()
 
 
+@pytest.mark.usefixtures("_python_calls")
 def test_closing_frees_the_physics_client() -> None:
     connected = lambda: [c for c in range(1024) if pybullet.isConnected(c)]  # noqa: E731
     before = connected()
@@ -216,6 +243,20 @@ def test_closing_frees_the_physics_client() -> None:
     forgotten.reset()
     del forgotten
     assert connected() == before
+
+
+def test_closing_twice_and_forgetting_do_no_harm() -> None:
+    for number in range(20):
+        env = SlipperyAnt()
+        env.reset(seed=number)
+        env.step(np.zeros(8, np.float32))
+        env.close()
+        env.close()
+    forgotten = SlipperyAnt()
+    forgotten.reset()
+    closing = forgotten._world.close  # type: ignore[union-attr]
+    del forgotten
+    assert not closing.alive
 
 
 def test_a_closed_environment_starts_anew_with_its_friction() -> None:
@@ -246,11 +287,12 @@ def test_bad_input_is_refused_in_one_line() -> None:
     env.close()
 
 
+@pytest.mark.usefixtures("_python_calls")
 def test_a_blown_up_simulation_ends_the_episode_with_finite_numbers() -> None:
     env = SlipperyAnt()
     env.reset(seed=0)
     world = env._world
-    assert world is not None
+    assert isinstance(world, PythonWorld)
     pybullet.resetBaseVelocity(world.ant, [float("nan")] * 3, physicsClientId=world.client)
     observation, reward, terminated, _, _ = env.step(np.zeros(8, np.float32))
     assert terminated and np.isfinite(observation).all() and np.isfinite(reward)
