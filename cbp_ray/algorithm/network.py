@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from cbp_ray.algorithm.labels import OTHER, Reading
 from cbp_ray.algorithm.operations import ACTIVATION_FUNCTIONS, ACTIVATION_MODULES, NORMS, SHAPE_NORMS, features_of
-from cbp_ray.algorithm.trace import OTHER, Reading, Trace, Tracer
+from cbp_ray.algorithm.trace import Trace, Tracer
 from cbp_ray.algorithm.units import (
     CONVOLUTIONS,
     UNIT_MODULES,
@@ -308,7 +309,7 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
     for layer in layers:
         if not isinstance(layer, HiddenLayer):
             raise InputError(
-                f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} in it ({type(layer).__name__})"
+                f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} ({type(layer).__name__})"
             )
     modules = dict(model.named_modules())
     seen: set[str] = set()
@@ -347,8 +348,8 @@ def _compare_with_trace(model: nn.Module, given: list[HiddenLayer]) -> None:
         missing = [name for name in fed if name not in layer.outgoing]
         if missing:
             raise InputError(
-                f"layers: the units of {layer.unit!r} also feed {missing[0]!r}; name it in outgoing, or leave layers out and let "
-                "the network be read"
+                f"layers: the units of {layer.unit!r} also feed {missing[0]!r}; name it in outgoing, or leave layers out "
+                "and let the network be read"
             )
         joined = [
             units.owners[u][0] for u in range(len(units.owners)) if units.root(u) in roots and units.owners[u][0] != layer.unit

@@ -259,8 +259,8 @@ class CalledThrough:
     def _check(self, module: nn.Module, args: Any) -> None:
         if not self.depth:
             raise InputError(
-                f"GenerateAndTest: a layer inside {self.name!r} is called from outside of it, so that its units can't be followed; "
-                "name the layers to replace: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
+                f"GenerateAndTest: a layer inside {self.name!r} is called from outside of it, so that its units can't be "
+                "followed; name the layers to replace: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
             )
 
     def remove(self) -> None:
