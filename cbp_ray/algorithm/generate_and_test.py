@@ -32,7 +32,7 @@ from cbp_ray.algorithm.step_report import StepReport
 from cbp_ray.algorithm.taps import Taps
 from cbp_ray.algorithm.units import UnitModule
 from cbp_ray.algorithm.watched_layer import Population, WatchedLayer
-from cbp_ray.algorithm.watched_site import CalledThrough, Scratch, WatchedSite
+from cbp_ray.algorithm.watched_site import CalledThrough, CalledWith, Scratch, WatchedSite
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Utility
@@ -151,7 +151,8 @@ class GenerateAndTest:
         self._needs, self._needs_mean = needs, needs.deviation or variant.transfers_bias
         self._taps = Taps(self._layers, needs, self._needs_mean, scratch)
         self._sites = self._taps.sites
-        self._guards = [CalledThrough(name, module) for name, module in found.parts]
+        self._guards: list[CalledThrough | CalledWith] = [CalledThrough(name, module) for name, module in found.parts]
+        self._guards += [CalledWith(*assumed) for assumed in found.assumed]
         self._allocate()
         # The step in which each unit was made, on the host, so that finding the eligible ones does not wait for a device.
         self._birth = np.zeros(start, dtype=np.int64)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from cbp_ray.algorithm import operations as ops
-from cbp_ray.algorithm.labels import EXPLICIT, OTHER, Labels, Parts, Piece, Units, Value, argument, merged
+from cbp_ray.algorithm.labels import EXPLICIT, OTHER, Labels, Parts, Piece, Units, Value, argument, flat, merged
 
 
 class Layouts:
@@ -29,6 +29,9 @@ class Layouts:
     def _concatenate(self, node: fx.Node) -> Value:
         parts: Any = node.args[0] if node.args else node.kwargs["tensors"]
         dim: Any = argument(node, 1, "dim", 0)
+        if not isinstance(parts, list | tuple):
+            given = [value for n in node.all_input_nodes for value in flat(self.values.get(n))]
+            return self._unknown(node.name, f"{node.name!r} joins parts of unknown number and", given, node)
         values = [self.values.get(part) for part in parts]
         labelled = [value for value in values if value is not None and value.pieces]
         first = labelled[0]
@@ -36,7 +39,7 @@ class Layouts:
         if isinstance(dim, int) and dim >= 0:
             # Without images or sequences, dimension 1 is that of the features; if not, sizes won't fit.
             dim = dim - (ndim or 2) if ndim or dim == 1 else None
-        if dim is None or any(value.axis != first.axis for value in labelled) or not isinstance(parts, list | tuple):
+        if dim is None or any(value.axis != first.axis for value in labelled):
             return self._unknown(node.name, f"{node.name!r} joins other dimensions and", labelled, node)
         mixed = frozenset().union(*(value.mixed for value in values if value is not None))
         if dim == first.axis:
@@ -55,7 +58,11 @@ class Layouts:
         """Parts of the features; parts along another dimension have all of them."""
         by: Any = argument(node, 1, "chunks" if "chunk" in ops.name_of(node.target) else "split_size_or_sections", 2)
         dim = self._dimension(argument(node, 2, "dim", 0), value)
-        if dim is None or not isinstance(by, int | list | tuple) or (dim == value.axis and not value.exact):
+        sizes = by if isinstance(by, list | tuple) else [by]
+        known = dim is not None and all(isinstance(size, int) for size in sizes)
+        if known and sizes is by and ops.name_of(node.target) == "split":
+            known = dim != value.axis or sum(by) == len(value.labels)
+        if not known or (dim == value.axis and not value.exact):
             return self._unknown(node.name, repr(ops.name_of(node.target)), [value], node)
         if dim != value.axis:
             return Parts([replace(value, key=node)], alike=True)
