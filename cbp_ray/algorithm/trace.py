@@ -250,11 +250,8 @@ class Trace(Layouts):
             return replace(value, key=key)
         if target is F.interpolate and value.axis < -1:
             return replace(value, key=key)
-        if (
-            target is F.pad
-            and isinstance(pad := argument(node, 1, "pad", ()), list | tuple)
-            and len(pad) <= -2 * (value.axis + 1)
-        ):
+        pad = argument(node, 1, "pad", None)
+        if target is F.pad and isinstance(pad, list | tuple) and len(pad) <= -2 * (value.axis + 1):
             return replace(value, key=key)
         if target in (torch.flatten, "flatten"):
             return self._flatten(node, value, argument(node, 1, "start_dim", 0), argument(node, 2, "end_dim", -1), key)

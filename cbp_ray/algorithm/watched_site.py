@@ -282,14 +282,11 @@ class CalledWith:
 
     def _check(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         for name, value in {**dict(zip(self.parameters, args, strict=False)), **kwargs}.items():
-            if (
-                name in self.assumed
-                and value is not self.assumed[name]
-                and (isinstance(value, Tensor) or value != self.assumed[name])
-            ):
+            assumed = self.assumed.get(name, value)
+            if value is not assumed and (isinstance(value, Tensor) or value != assumed):
                 raise InputError(
-                    f"GenerateAndTest: {self.name or type(module).__name__!r} was read with {name}={self.assumed[name]!r}, because "
-                    f"torch.fx can't trace it otherwise, and is called with another; name its layers: layers=[HiddenLayer(...)]"
+                    f"GenerateAndTest: {self.name or type(module).__name__!r} was read with {name}={assumed!r}, because torch.fx "
+                    "can't trace it otherwise, and is called with another; name its layers: layers=[HiddenLayer(...)]"
                 )
 
     def remove(self) -> None:
