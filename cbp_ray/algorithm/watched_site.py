@@ -285,8 +285,8 @@ class CalledWith:
             assumed = self.assumed.get(name, value)
             if value is not assumed and (isinstance(value, Tensor) or value != assumed):
                 raise InputError(
-                    f"GenerateAndTest: {self.name or type(module).__name__!r} was read with {name}={assumed!r}, because torch.fx "
-                    "can't trace it otherwise, and is called with another; name its layers: layers=[HiddenLayer(...)]"
+                    f"GenerateAndTest: {self.name or type(module).__name__!r} was read with {name}={assumed!r}, because "
+                    "torch.fx can't trace it otherwise, and is called with another; name its layers: layers=[HiddenLayer(...)]"
                 )
 
     def remove(self) -> None:

@@ -342,7 +342,7 @@ class Awkward(nn.Module):
     "way",
     [
         lambda h: torch.cat(h.chunk(2, 1), 1),
-        lambda h: torch.cat((*torch.split(h, [1, 2, 3], 1)[:2], h[:, :3]), 1),
+        lambda h: torch.cat(torch.split(h, [1, 2, 3], 1)[:2], 1),
         lambda h: F.pad(h, (0, 0)),
         lambda h: h[torch.arange(2)],
         lambda h: h.view(h.size(1), -1).T,
