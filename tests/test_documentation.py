@@ -87,9 +87,26 @@ def test_examples_in_readme(number, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda script: script.stem)
+SHORTER = {"residual_images": ["--tasks", "2", "--seeds", "1", "--processes", "1"]}
+"""Arguments with which examples that take minutes take seconds."""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, id=script.stem, marks=[pytest.mark.long] * (script.stem in SHORTER))
+        for script in sorted((ROOT / "examples").glob("*.py"))
+    ],
+)
 def test_example_scripts(script, tmp_path):
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    command = [sys.executable, str(script), *SHORTER.get(script.stem, [])]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_example_of_the_page_on_networks_runs(tmp_path):
+    (block,) = python_blocks("docs/networks.md")
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,8 +3,8 @@
 Changes to `torch.optim.Adam`:
 
 - `reset_weights` forgets both moments and the time step of some weights; their bias correction starts again.
-- Bias correction is per weight from the first reset on. Before it, every update with `fused=False` equals `torch.optim.Adam` bit
-  for bit (`foreach` or not), because the same operations run in the same order with the same scalars.
+- Bias correction is per weight from the first reset on. Before it, every update with `fused=False` equals `torch.optim.Adam`
+  bit for bit (`foreach` or not), because the same operations run in the same order with the same scalars.
 - `fused` is a step compiled with Numba for float32 matrices and vectors on a CPU, equal to rounding, and not the one of torch.
   It is the default.
 - States of `torch.optim.Adam` and `torch.optim.AdamW` can be loaded, and the other way round.

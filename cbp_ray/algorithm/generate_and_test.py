@@ -31,9 +31,10 @@ from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, ra
 from cbp_ray.algorithm.reset import Generator, transfer_bias
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.step_report import StepReport
+from cbp_ray.algorithm.taps import Taps
 from cbp_ray.algorithm.units import UnitModule
 from cbp_ray.algorithm.watched_layer import Population, WatchedLayer
-from cbp_ray.algorithm.watched_site import CalledThrough, Scratch, WatchedSite
+from cbp_ray.algorithm.watched_site import CalledThrough, CalledWith, Scratch, WatchedSite
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Utility
@@ -149,8 +150,11 @@ class GenerateAndTest:
             self._populations += layer.populations
         check_same_place(self._layers)
         scratch = Scratch()
-        self._sites = self._watch_sites(scratch)
-        self._guards = [CalledThrough(name, module) for name, module in found.parts]
+        self._needs, self._needs_mean = needs, needs.deviation or variant.transfers_bias
+        self._taps = Taps(self._layers, needs, self._needs_mean, scratch)
+        self._sites = self._taps.sites
+        self._guards: list[CalledThrough | CalledWith] = [CalledThrough(name, module) for name, module in found.parts]
+        self._guards += [CalledWith(*assumed) for assumed in found.assumed]
         self._allocate()
         # The step in which each unit was made, on the host, so that finding the eligible ones does not wait for a device.
         self._birth = np.zeros(start, dtype=np.int64)
@@ -171,36 +175,6 @@ class GenerateAndTest:
         self.average_over_replicas: Callable[[Tensor], None] | None = None
         """In data-parallel training: replaces averages over this replica's examples by those over all replicas', in place."""
 
-    def _watch_sites(self, scratch: Scratch) -> list[WatchedSite]:
-        """Puts hooks where units are measured, and finds the taps of all units there."""
-        needs = NEEDS[self.settings.utility]
-        self._needs, self._needs_mean = needs, needs.deviation or self.settings.variant.transfers_bias
-        watched: dict[int, WatchedSite] = {}
-        by_units = {id(layer.units): layer for layer in self._layers}
-        taps: dict[int, list[list[int]]] = {id(layer): [[] for _ in range(layer.count)] for layer in self._layers}
-        owners: list[int] = []
-        for layer in self._layers:
-            layer.sites = []
-            for site in layer.units.sites:
-                if id(site) not in watched:
-                    start = len(owners)
-                    watched[id(site)] = WatchedSite(
-                        len(watched), start, site, layer.name, layer.dtype, needs, self._needs_mean, scratch
-                    )
-                    for tap, owner in enumerate(site.owners):
-                        treated = None if owner is None else by_units.get(id(owner[0]))
-                        owners.append(-1 if treated is None or owner is None else treated.at.start + owner[1])
-                        if treated is not None and owner is not None:
-                            taps[id(treated)][owner[1]].append(start + tap)
-                layer.sites.append(watched[id(site)])
-        for layer in self._layers:
-            layer.taps = torch.tensor(taps[id(layer)])
-        self._unit_of_tap: Tensor | None = torch.tensor(owners)
-        """The unit of every tap, -1 where there is none that is treated; None if tap i is unit i everywhere."""
-        if owners == list(range(self._layers[-1].at.stop)):
-            self._unit_of_tap = None
-        return list(watched.values())
-
     def _allocate(self) -> None:
         """Makes the state beside the weights.
 
@@ -209,7 +183,7 @@ class GenerateAndTest:
         """
         last = self._layers[-1]
         of_units = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
-        of_taps = torch.zeros(self._sites[-1].at.stop, dtype=last.dtype, device=last.device)
+        of_taps = torch.zeros(self._taps.count, dtype=last.dtype, device=last.device)
         self._average_activation = of_taps  # f
         self._average_utility = of_units  # u
         self._correction = of_units.clone()  # 1 - ηᵃ
@@ -218,22 +192,9 @@ class GenerateAndTest:
         self._mean, self._activity = self._observed
         self._f_hat = of_taps.clone()
         self._f_hats = self._by_site(self._f_hat)
-        if self._unit_of_tap is not None:
-            self._unit_of_tap = self._unit_of_tap.to(last.device)
-            self._treated_taps = (self._unit_of_tap >= 0).nonzero()[:, 0]
+        self._taps.to(last.device)
         for site in self._sites:
             site.mean, site.activity = self._mean[site.at], self._activity[site.at]
-
-    def _by_unit(self, of_taps: Tensor) -> Tensor:
-        """The sum over the taps of each unit."""
-        if self._unit_of_tap is None:
-            return of_taps
-        sums = torch.zeros_like(self._average_utility)
-        return sums.index_add_(0, self._unit_of_tap[self._treated_taps], of_taps[self._treated_taps])
-
-    def _by_tap(self, of_units: Tensor) -> Tensor:
-        """What each tap's unit has; where there is none, what the first has."""
-        return of_units if self._unit_of_tap is None else of_units[self._unit_of_tap.clamp(min=0)]
 
     def _say_once(self, untreated: Mapping[str, str]) -> None:
         """Tells what is left alone, and where new units come from nothing better than the weights as they are."""
@@ -248,8 +209,8 @@ class GenerateAndTest:
         ]
         if guessed and self._init != "empirical":
             warnings.warn(
-                f"GenerateAndTest: the initial distribution of {', '.join(map(repr, guessed))} is not known; new units' weights "
-                "are drawn from the layer's present ones (init='empirical' says the same, and init= takes others)",
+                f"GenerateAndTest: the initial distribution of {', '.join(map(repr, guessed))} is not known; new units' "
+                "weights are drawn from the layer's present ones (init='empirical' says the same, and init= takes others)",
                 UserWarning,
                 stacklevel=3,
             )
@@ -347,7 +308,9 @@ class GenerateAndTest:
             mean = torch.cat([site.pending_mean() for site in self._sites])
             if self.average_over_replicas is not None:
                 self.average_over_replicas(mean)
-            f_hats = self._by_site(tester.estimate(tester.running_average(f_tm1, mean, eta), self._by_tap(self._correction)))
+            f_hats = self._by_site(
+                tester.estimate(tester.running_average(f_tm1, mean, eta), self._taps.by_tap(self._correction))
+            )
         for site, f_hat in zip(self._sites, f_hats, strict=True):
             site.take_observed(f_hat)
         if self.average_over_replicas is not None:
@@ -368,10 +331,10 @@ class GenerateAndTest:
     def _new_utility(self, at: slice | None = None) -> Tensor:
         """u of this step, of all units or those `at` some place, from u before it and what is measured now."""
         measured = (self._utility_tm1, self._activity, self._magnitudes.outgoing, self._magnitudes.incoming)
-        if at is not None and self._unit_of_tap is not None:
+        if at is not None and not self._taps.plain:
             return self._new_utility()[at]
         u_tm1, activity, outgoing, incoming = measured if at is None else (tensor[at] for tensor in measured)
-        y = tester.instantaneous(self.settings.utility, activity, outgoing, incoming, self._by_unit)
+        y = tester.instantaneous(self.settings.utility, activity, outgoing, incoming, self._taps.by_unit)
         return tester.running_average(u_tm1, y, self.settings.decay_rate)
 
     def _replace_least(self, units: Population, count: int, report: StepReport) -> None:
@@ -393,7 +356,7 @@ class GenerateAndTest:
             return
         report.replaced[units.name] = index.tolist()
         if self.settings.variant.transfers_bias:
-            transfer_bias(units, index, tester.estimate(self._average_activation, self._by_tap(self._correction)))
+            transfer_bias(units, index, tester.estimate(self._average_activation, self._taps.by_tap(self._correction)))
         touched = self._touched_by(units)
         for later, columns in touched:
             if columns is not None:
@@ -413,7 +376,7 @@ class GenerateAndTest:
             correction = tester.running_average(self._correction, self._one, self.settings.decay_rate)
             f_hats: Sequence[Tensor | None] = [None] * len(self._sites)
             if self.settings.variant.lagged and self._needs.deviation:
-                tester.estimate(self._average_activation, self._by_tap(correction), out=self._f_hat)
+                tester.estimate(self._average_activation, self._taps.by_tap(correction), out=self._f_hat)
                 f_hats = self._f_hats
             self._prepared = correction, f_hats
         return self._prepared
@@ -460,10 +423,7 @@ class GenerateAndTest:
         self._birth = self._birth.copy()
         self._birth[units.at][index.cpu().numpy()] = self.steps
         units.oldest_birth = int(self._birth[units.at].min())
-        if self._unit_of_tap is None:
-            fill(self._average_activation[units.at], 0, index, 0)
-        else:
-            self._average_activation.index_fill_(0, units.layer.taps.to(index.device)[index].flatten(), 0)
+        self._average_activation[self._taps.of(units, index)] = 0
         fill(self._average_utility[units.at], 0, index, 0)
         self._correction = self._correction.clone()  # reports hold the old one
         fill(self._correction[units.at], 0, index, 0)
@@ -471,10 +431,6 @@ class GenerateAndTest:
 
     def _f_hat_of_next_step(self, site: WatchedSite) -> Tensor | None:
         return self._prepare()[1][site.number]
-
-    def _taps_of(self, units: Population) -> Tensor | slice:
-        """Where the taps of some units are in the averages of all sites."""
-        return units.at if self._unit_of_tap is None else units.layer.taps.flatten()
 
     def _follow_device(self) -> bool:
         """Moves the state to where the weights went (`model.to(device)` after construction). Returns whether they had moved."""
@@ -491,7 +447,7 @@ class GenerateAndTest:
         """Everything a resumed run needs besides the model's and the optimizer's states; safe for `weights_only=True`."""
         layers = {
             units.name: {
-                "average_activation": self._average_activation[self._taps_of(units)].clone(),
+                "average_activation": self._average_activation[self._taps.of(units)].clone(),
                 "average_utility": self._average_utility[units.at].clone(),
                 "correction": self._correction[units.at].clone(),
                 **saved_origin(units.layer),
@@ -519,7 +475,7 @@ class GenerateAndTest:
         self._correction = self._correction.clone()
         for units in self._populations:
             saved_layer = state["layers"][units.name]
-            self._average_activation[self._taps_of(units)] = saved_layer["average_activation"].to(self._one)
+            self._average_activation[self._taps.of(units)] = saved_layer["average_activation"].to(self._one)
             self._average_utility[units.at] = saved_layer["average_utility"].to(self._one)
             self._correction[units.at] = saved_layer["correction"].to(self._one)
             self._birth[units.at] = saved_layer["birth"].cpu().numpy()

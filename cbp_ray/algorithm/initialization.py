@@ -40,8 +40,8 @@ def distribution_of(scheme: Scheme, module: UnitModule, activation: str | None) 
 
     `kaiming`: U(±gain·√(3/fan_in)) with the paper's gain for the activation. `lecun`: the same with gain 1. `xavier`:
     U(±√(6/(fan_in+fan_out))). All three with zero biases. `pytorch`: what `nn.Linear` and `nn.Conv2d` do by themselves,
-    weights and biases in U(±1/√fan_in). `uniform`, `normal`, `truncated_normal`, `orthogonal` and `empirical`: of this kind, with
-    scale and biases as in the layer's present weights.
+    weights and biases in U(±1/√fan_in). `uniform`, `normal`, `truncated_normal`, `orthogonal` and `empirical`: of this kind,
+    with scale and biases as in the layer's present weights.
     """
     fan_in, fan_out = fans(module)
     match scheme:

@@ -177,8 +177,8 @@ class SumsOfMagnitudes:
 
     On a CPU, |w| is made a few rows at a time and summed while it is in the cache. The memory for it and the views are kept
     from call to call: making them again costs as much as the sums. In a stack of several runs, [runs, units, inputs], `rows`
-    and `columns` are those of all runs, end to end, and a few runs are read at a time. A `transposed` weight has its units along
-    dimension 1.
+    and `columns` are those of all runs, end to end, and a few runs are read at a time. A `transposed` weight has its units
+    along dimension 1.
     """
 
     def __init__(

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from cbp_ray.algorithm.labels import OTHER, Reading
 from cbp_ray.algorithm.operations import ACTIVATION_FUNCTIONS, ACTIVATION_MODULES, NORMS, SHAPE_NORMS, features_of
-from cbp_ray.algorithm.trace import OTHER, Reading, Trace, Tracer
+from cbp_ray.algorithm.trace import Trace, Tracer
 from cbp_ray.algorithm.units import (
     CONVOLUTIONS,
     UNIT_MODULES,
@@ -69,6 +70,8 @@ class Found:
     """Reasons by module."""
     parts: list[tuple[str, nn.Module]] = field(default_factory=list)
     """Modules that were read by themselves, because what calls them can't be traced."""
+    assumed: list[tuple[str, nn.Module, dict[str, Any]]] = field(default_factory=list)
+    """Modules that were read with these arguments."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -102,7 +105,7 @@ def find_units(model: nn.Module, rename: Callable[[str], str] = str) -> Found:
     """Reads the network, as a whole if that is possible, otherwise part by part. `rename` gives modules other names."""
     found = Found([], {})
     for name, block in model.named_modules():
-        if isinstance(block, BLOCKS):
+        if type(block) in BLOCKS:
             _add_block(block, rename(name), found)
     _read(model, "", rename, found)
     _check_sharing(model, found)
@@ -111,43 +114,70 @@ def find_units(model: nn.Module, rename: Callable[[str], str] = str) -> Found:
 
 def _read(module: nn.Module, path: str, rename: Callable[[str], str], found: Found) -> None:
     """Reads a module, or if that can't be its parts one by one."""
-    if isinstance(module, BLOCKS) or (path and isinstance(module, UNIT_MODULES)):
+    if type(module) in BLOCKS or (path and isinstance(module, UNIT_MODULES)):
         return
-    graph = _graph(module)
-    if isinstance(graph, fx.Graph):
+    graphs = Graphs(module)
+    if graphs.traced:
         if path:
             found.parts.append((rename(path), module))
-        layers, untreated = build(Trace(module, graph, lambda name: rename(f"{path}.{name}".strip("."))))
+        if graphs.assumed:
+            found.assumed.append((rename(path), module, graphs.assumed))
+        read = [build(Trace(module, graph, lambda name: rename(f"{path}.{name}".strip(".")))) for graph in graphs.traced]
+        layers, untreated = _agreed(*read) if len(read) > 1 else read[0]
         found.layers += layers
         found.untreated |= untreated
         return
-    if graph:
+    if graphs.reason:
         kind = f"{type(module).__name__}{f' ({rename(path)!r})' if path else ''}"
         found.untreated[rename(path)] = (
-            f"torch.fx can't trace {kind} ({graph}), so what lies between its parts is left alone; name its layers yourself: "
-            "layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
+            f"torch.fx can't trace {kind} ({graphs.reason}), so what lies between its parts is left alone; name its layers "
+            "yourself: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
         )
     for name, child in module.named_children():
         if any(isinstance(m, UNIT_MODULES) for m in child.modules()):
             _read(child, f"{path}.{name}".strip("."), rename, found)
 
 
-def _graph(module: nn.Module) -> fx.Graph | str:
-    """The graph, or why there is none; nothing to say where that is no news."""
-    if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder):
-        return ""
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(module.forward).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    reason = ""
-    for concrete in (None, defaults):
-        try:
-            return Tracer().trace(module, concrete)
-        except Exception as error:  # fx raises many types, all meaning the same
-            reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return reason
+class Graphs:
+    """The graphs of a module: with all its arguments open, and with those that have defaults at their defaults."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.traced: list[fx.Graph] = []
+        self.assumed: dict[str, Any] = {}
+        """Arguments that must have their defaults, because otherwise there is no graph."""
+        self.reason = ""
+        """Why there is no graph; nothing to say where that is no news."""
+        if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder):
+            return
+        parameters = inspect.signature(module.forward).parameters.items()
+        defaults = {name: p.default for name, p in parameters if p.default is not inspect.Parameter.empty}
+        for concrete in (None, defaults) if defaults else (None,):
+            try:
+                self.traced.append(Tracer().trace(module, concrete))
+            except Exception as error:  # fx raises many types, all meaning the same
+                self.reason = self.reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
+                if concrete is None:
+                    self.assumed = defaults
+
+
+def _agreed(
+    first: tuple[list[HiddenLayer], dict[str, str]], second: tuple[list[HiddenLayer], dict[str, str]]
+) -> tuple[list[HiddenLayer], dict[str, str]]:
+    """What two readings of a module, with and without its optional arguments, have in common."""
+    untreated = {**second[1], **first[1]}
+    layers = []
+    for layer in first[0]:
+        other = next((each for each in second[0] if each.name == layer.name), None)
+        alike = other is not None and [_place(p) for p in layer.units.parts] == [_place(p) for p in other.units.parts]  # type: ignore[union-attr]
+        if alike and layer.name not in untreated:
+            layers.append(layer)
+        elif layer.name not in untreated:
+            untreated[layer.name] = f"what the units of {layer.unit!r} feed depends on optional arguments of the forward pass"
+    return layers, untreated
+
+
+def _place(part: Part) -> tuple[Any, ...]:
+    return part.name, part.parameter, part.dim, part.index.tolist()
 
 
 def _add_block(block: nn.Module, name: str, found: Found) -> None:
@@ -308,7 +338,7 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
     for layer in layers:
         if not isinstance(layer, HiddenLayer):
             raise InputError(
-                f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} in it ({type(layer).__name__})"
+                f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} ({type(layer).__name__})"
             )
     modules = dict(model.named_modules())
     seen: set[str] = set()
@@ -335,10 +365,11 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
 
 def _compare_with_trace(model: nn.Module, given: list[HiddenLayer]) -> None:
     """Refuses layers of which a trace knows more consumers, or other producers of the same units."""
-    graph = _graph(model)
-    if not isinstance(graph, fx.Graph):
-        return
-    trace = Trace(model, graph)
+    for graph in Graphs(model).traced:
+        _compare(Trace(model, graph), given)
+
+
+def _compare(trace: Trace, given: list[HiddenLayer]) -> None:
     units = trace.units
     for layer in given:
         own = {unit for unit, (name, _) in enumerate(units.owners) if name == layer.unit}
@@ -347,8 +378,8 @@ def _compare_with_trace(model: nn.Module, given: list[HiddenLayer]) -> None:
         missing = [name for name in fed if name not in layer.outgoing]
         if missing:
             raise InputError(
-                f"layers: the units of {layer.unit!r} also feed {missing[0]!r}; name it in outgoing, or leave layers out and let "
-                "the network be read"
+                f"layers: the units of {layer.unit!r} also feed {missing[0]!r}; name it in outgoing, or leave layers out "
+                "and let the network be read"
             )
         joined = [
             units.owners[u][0] for u in range(len(units.owners)) if units.root(u) in roots and units.owners[u][0] != layer.unit

@@ -1,4 +1,4 @@
-"""What torch's modules and functions do with units: which treat every unit by itself, which join units, and which pass them on."""
+"""What torch's modules and functions do with units: which treat every unit by itself, which join them, which pass them on."""
 
 import math
 import operator

@@ -52,8 +52,8 @@ def new_units(
 ) -> tuple[Tensor, Tensor]:
     """Input weights [units·rows, fan_in] and biases [units·rows] of new units, float64 on the CPU.
 
-    Each is a function of its number among the layer's new units and comes from the layer's own initial distribution. A unit that
-    several weights produce has its `rows` in each, and the number of the weight is `part`.
+    Each is a function of its number among the layer's new units and comes from the layer's own initial distribution. A unit
+    that several weights produce has its `rows` in each, and the number of the weight is `part`.
     """
     width = distribution.width(fan_in)
     draws = [uniforms(seed, Purpose.NEW_UNIT, rows * (width + 1), address=(number, layer, part)) for number in numbers]

@@ -10,9 +10,9 @@ features an input has, follows from the size of the layer that reads it. Where s
 `cat([a, b], 1)` joins features, say), the units are left alone.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,124 +20,34 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from cbp_ray.algorithm import operations as ops
+from cbp_ray.algorithm.labels import (
+    EXPLICIT,
+    OTHER,
+    Labels,
+    Piece,
+    Reading,
+    Units,
+    Value,
+    argument,
+    flat,
+    simple,
+    spread_out,
+    taps_of,
+)
+from cbp_ray.algorithm.layouts import Layouts
 from cbp_ray.algorithm.online_norm import OnlineNorm
 from cbp_ray.algorithm.units import (
     RECURRENT,
     TRANSPOSED,
     UNIT_MODULES,
-    Segment,
     UnitModule,
     inputs_of,
     outputs_of,
     spatial_dims,
 )
 
-Labels = tuple[int, ...]
-OTHER = -1
-"""Label of a feature that is no unit."""
-EXPLICIT = "or give the layers explicitly with layers=[...]"
 
-
-class Piece(NamedTuple):
-    """Neighbouring features of a tensor."""
-
-    labels: Labels
-    spread: Literal["", "repeat", "tile", "unknown"] = ""
-    """Flattened: every label (`repeat`), or all of them (`tile`), some number of times; `unknown`: features of no unit."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """What is known of a tensor that depends on units."""
-
-    pieces: tuple[Piece, ...]
-    """Its features along `axis`; none, if units are mixed in it."""
-    axis: int = -1
-    ndim: int | None = None
-    key: Hashable = None
-    """Equal for two tensors that are the same function of the same tensor."""
-    mixed: frozenset[int] = frozenset()
-    """Units that reached it in a way that can't be followed."""
-
-    @property
-    def labels(self) -> Labels:
-        return sum((piece.labels for piece in self.pieces), ())
-
-    @property
-    def exact(self) -> bool:
-        """Whether every feature's label is known."""
-        return len(self.pieces) == 1 and not self.pieces[0].spread
-
-
-class Parts(NamedTuple):
-    """The tensors that a split gives."""
-
-    values: list[Value]
-    alike: bool
-    """Whether there may be more of them, all like the first: those of a split along another dimension than the units'."""
-
-    def at(self, item: Any) -> Value | None:
-        if not isinstance(item, int) or (item >= len(self.values) and not self.alike):
-            return None
-        return replace(self.values[0], key=(self.values[0].key, item)) if self.alike else self.values[item]
-
-
-@dataclass
-class Reading:
-    """A module that has an entry for each feature of a tensor: it reads, normalizes, or treats each by itself."""
-
-    name: str
-    module: nn.Module
-    labels: Labels
-    key: Hashable = None
-    axis: int = -1
-    taps: list[int] = field(default_factory=list)
-    """The tap of each feature."""
-    segments: list[Segment] = field(default_factory=list)
-    parameter: str = "weight"
-    bias: str = "bias"
-    dim: int = 0
-
-
-class Units:
-    """All units of a network by number, which of them are one (union-find), and why some can't be treated."""
-
-    def __init__(self) -> None:
-        self.parents: list[int] = []
-        self.owners: list[tuple[str, int]] = []
-        """Module and row that produce each."""
-        self.reasons: dict[int, str] = {}
-        self.outputs: set[int] = set()
-        self.reached: set[int] = set()
-        """Units that something with weights reads in a way that can't be followed."""
-
-    def add(self, name: str, count: int) -> Labels:
-        start = len(self.parents)
-        self.parents += range(start, start + count)
-        self.owners += [(name, row) for row in range(count)]
-        return tuple(range(start, start + count))
-
-    def root(self, unit: int) -> int:
-        while self.parents[unit] != unit:
-            self.parents[unit] = unit = self.parents[self.parents[unit]]
-        return unit
-
-    def join(self, a: int, b: int) -> None:
-        a, b = self.root(a), self.root(b)
-        self.parents[max(a, b)] = min(a, b)
-
-    def mark(self, units: Iterable[int], reason: str) -> None:
-        for unit in units:
-            if unit != OTHER:
-                self.reasons.setdefault(unit, reason)
-
-    def names(self, units: Iterable[int]) -> str:
-        """The modules that produce these units, for a message."""
-        found = dict.fromkeys(self.owners[unit][0] for unit in sorted({u for u in units if u != OTHER}))
-        return " and ".join(map(repr, found))
-
-
-class Trace:
+class Trace(Layouts):
     """Follows units through the graph of one module."""
 
     def __init__(self, model: nn.Module, graph: fx.Graph, rename: Callable[[str], str] = str) -> None:
@@ -162,7 +72,7 @@ class Trace:
             self.values[node] = replace(value, key=keys.setdefault(value.key, len(keys))) if isinstance(value, Value) else value
 
     def _visit(self, node: fx.Node) -> Any:
-        inputs = [value for n in node.all_input_nodes for value in _flat(self.values.get(n))]
+        inputs = [value for n in node.all_input_nodes for value in flat(self.values.get(n))]
         if node.op == "output":
             for value in inputs:
                 self.units.outputs.update(set(value.labels) - {OTHER})
@@ -256,7 +166,7 @@ class Trace:
     def _read(self, name: str, module: nn.Module, value: Value, size: int, **names: str) -> bool:
         labels = self._resolve(name, value, size)
         if labels is not None:
-            self.readings.append(Reading(name, module, labels, value.key, value.axis, *_taps(value, size), **names))
+            self.readings.append(Reading(name, module, labels, value.key, value.axis, *taps_of(value, size), **names))
         return labels is not None
 
     def _through_depthwise(self, name: str, module: UnitModule, value: Value, labels: Labels) -> Value:
@@ -266,8 +176,8 @@ class Trace:
 
     def _into_recurrent(self, name: str, module: nn.Module, inputs: list[Value]) -> None:
         self.recurrent[name] = (
-            f"{name!r} ({type(module).__name__}) is recurrent: its units feed themselves from step to step, so that a new unit can't "
-            "be kept from changing the function; only what feeds it and what it feeds is treated"
+            f"{name!r} ({type(module).__name__}) is recurrent: its units feed themselves from step to step, so that a new unit "
+            "can't be kept from changing the function; only what feeds it and what it feeds is treated"
         )
         for value in inputs:
             size = int(module.input_size)  # type: ignore[arg-type]
@@ -310,7 +220,7 @@ class Trace:
                 text = f"joins features of {self._names(value)} with others, and the sizes of both are not known; {EXPLICIT}"
             self._mix(value, f"{name!r} {text}", reached=True)
             return None
-        return tuple(label for piece in value.pieces for label in _spread(piece, rest))
+        return tuple(label for piece in value.pieces for label in spread_out(piece, rest))
 
     # Functions
 
@@ -323,7 +233,7 @@ class Trace:
         if not any(v.pieces for v in inputs):
             self._reach_weights(node, inputs)
             return Value((), mixed=frozenset().union(*(v.mixed for v in inputs)))
-        key = (target, str(node.args[1:]), str(node.kwargs), value.key) if _simple(node) else node
+        key = (target, str(node.args[1:]), str(node.kwargs), value.key) if simple(node) else node
         if target in ops.SUMS or target in ops.PRODUCTS or target in ops.COMPARISONS:
             return self._combine(node)
         if target in ops.CONCATENATIONS:
@@ -340,10 +250,11 @@ class Trace:
             return replace(value, key=key)
         if target is F.interpolate and value.axis < -1:
             return replace(value, key=key)
-        if target is F.pad and len(_argument(node, 1, "pad", ())) < -2 * value.axis - 1:
+        pad = argument(node, 1, "pad", None)
+        if target is F.pad and isinstance(pad, list | tuple) and len(pad) <= -2 * (value.axis + 1):
             return replace(value, key=key)
         if target in (torch.flatten, "flatten"):
-            return self._flatten(node, value, _argument(node, 1, "start_dim", 0), _argument(node, 2, "end_dim", -1), key)
+            return self._flatten(node, value, argument(node, 1, "start_dim", 0), argument(node, 2, "end_dim", -1), key)
         if target in (torch.reshape, "view", "reshape"):
             return self._reshape(node, value, key)
         if target in ops.SPLITS:
@@ -362,7 +273,7 @@ class Trace:
         ):
             return self._move(node, value, key)
         if target is F.glu:
-            return self._gate(node, value, _argument(node, 1, "dim", -1), node.name)
+            return self._gate(node, value, argument(node, 1, "dim", -1), node.name)
         return self._unknown(node.name, repr(ops.name_of(target)), inputs, node)
 
     def _activate(self, value: Value, activation: str, key: Hashable) -> Value:
@@ -406,13 +317,6 @@ class Trace:
             return False
         return about_shape or (bool(node.all_input_nodes) and all(self._is_number(n) for n in node.all_input_nodes))
 
-    def _join(self, node: fx.Node, ours: Labels, theirs: Labels) -> None:
-        for a, b in zip(ours, theirs, strict=True):
-            if a != OTHER and b != OTHER:
-                self.units.join(a, b)
-            elif a != b and node.target not in ops.PRODUCTS:
-                self.units.mark((a, b), f"{node.name!r} adds what is no unit to the outputs of {self.units.names((a, b))}")
-
     def _scale(self, name: str, value: Value) -> frozenset[int]:
         """A parameter that multiplies units, or is added to them; a buffer, or one number for all units, is a constant."""
         tensor = self.tensors[name]
@@ -427,240 +331,6 @@ class Trace:
         if labels is not None:
             self.scales.append(Reading(self.rename(path), module, labels, parameter=parameter, dim=dim))
         return frozenset()
-
-    def _concatenate(self, node: fx.Node) -> Value:
-        parts: Any = node.args[0] if node.args else node.kwargs["tensors"]
-        dim: Any = _argument(node, 1, "dim", 0)
-        values = [self.values.get(part) for part in parts]
-        labelled = [value for value in values if value is not None and value.pieces]
-        first = labelled[0]
-        ndim = next((value.ndim for value in labelled if value.ndim), None)
-        if isinstance(dim, int) and dim >= 0:
-            # Without images or sequences, dimension 1 is that of the features; if not, sizes won't fit.
-            dim = dim - (ndim or 2) if ndim or dim == 1 else None
-        if dim is None or any(value.axis != first.axis for value in labelled) or not isinstance(parts, list | tuple):
-            return self._unknown(node.name, f"{node.name!r} joins other dimensions and", labelled, node)
-        mixed = frozenset().union(*(value.mixed for value in values if value is not None))
-        if dim == first.axis:
-            pieces = [
-                piece for value in values for piece in (value.pieces if value and value.pieces else [Piece((), "unknown")])
-            ]
-            return replace(first, pieces=_merged(pieces), key=node, mixed=mixed, ndim=ndim)
-        for value in values:
-            if value is None or (value.pieces != first.pieces and len(value.labels) != len(first.labels)):
-                self._mix(first, f"{node.name!r} puts the outputs of {self._names(first)} beside what is no unit")
-            else:
-                self._join(node, first.labels, value.labels)
-        return replace(first, key=node, mixed=mixed)
-
-    def _split(self, node: fx.Node, value: Value) -> Any:
-        """Parts of the features; parts along another dimension have all of them."""
-        by: Any = _argument(node, 1, "chunks" if "chunk" in ops.name_of(node.target) else "split_size_or_sections", 2)
-        dim = self._dimension(_argument(node, 2, "dim", 0), value)
-        if dim is None or not isinstance(by, int | list | tuple) or (dim == value.axis and not value.exact):
-            return self._unknown(node.name, repr(ops.name_of(node.target)), [value], node)
-        if dim != value.axis:
-            return Parts([replace(value, key=node)], alike=True)
-        labels: Any = torch.tensor(value.labels)
-        cut: Any = {"chunk": torch.chunk, "split": torch.split, "tensor_split": torch.tensor_split}[ops.name_of(node.target)]
-        parts = cut(labels, by)
-        values = [replace(value, pieces=(Piece(tuple(part.tolist())),), key=(node, i)) for i, part in enumerate(parts)]
-        return Parts(values, alike=False)
-
-    def _gate(self, node: fx.Node, value: Value, dim: Any, name: str) -> Value:
-        """The first half of the features times the sigmoid of the second: a unit is the pair."""
-        half, odd = divmod(len(value.labels), 2)
-        if self._dimension(dim, value) != value.axis or not value.exact or odd:
-            return self._unknown(name, f"{name!r} (GLU)", [value], node)
-        self._join(node, value.labels[:half], value.labels[half:])
-        self._activate(value, "glu", None)
-        return replace(value, pieces=(Piece(value.labels[:half]),), key=node)
-
-    def _getitem(self, node: fx.Node, value: Value, key: Hashable) -> Any:
-        whole = self.values[node.args[0]]  # type: ignore[index]
-        item: Any = node.args[1]
-        if isinstance(whole, Parts):
-            return whole.at(item) or self._unknown(node.name, "'getitem'", whole.values, node)
-        items = list(item) if isinstance(item, tuple) else [item]
-        if items.count(...) == 1:
-            after = items[items.index(...) + 1 :]
-            before, items = items[: items.index(...)], after
-            axes = list(range(-len(after), 0))
-            plain = all(each == slice(None) for each in before)
-        else:
-            ndim = value.ndim or (2 if value.axis == -1 and all(isinstance(each, slice) for each in items) else 0)
-            axes, plain = [i - ndim for i in range(len(items))], 0 < len(items) <= ndim
-        if not plain or not all(isinstance(each, int | slice) for each in items):
-            return self._unknown(node.name, "'getitem'", [value], node)
-        axis, ndim_after, pieces = value.axis, value.ndim, value.pieces
-        for where, each in zip(axes, items, strict=True):
-            if where == value.axis and each != slice(None):
-                bounds = (each.start, each.stop, each.step) if isinstance(each, slice) else (each,)
-                if not value.exact or isinstance(each, int) or any(isinstance(bound, fx.Node) for bound in bounds):
-                    return self._unknown(node.name, "'getitem'", [value], node)
-                pieces = (Piece(value.labels[each]),)
-            elif isinstance(each, int):
-                axis += where > value.axis
-                ndim_after = ndim_after and ndim_after - 1
-        return replace(value, pieces=pieces, axis=axis, ndim=ndim_after, key=key)
-
-    def _reduce(self, node: fx.Node, value: Value, key: Hashable) -> Value:
-        """Means and the like over other dimensions than that of the units."""
-        given: Any = _argument(node, 1, "dim", None)
-        dims = [self._dimension(d, value, exact=True) for d in (given if isinstance(given, list | tuple) else [given])]
-        if any(d is None or d == value.axis for d in dims):
-            return self._unknown(node.name, repr(ops.name_of(node.target)), [value], node)
-        if _argument(node, 2, "keepdim", False):
-            return replace(value, key=key)
-        behind = sum(d is not None and d > value.axis for d in dims)
-        return replace(value, axis=value.axis + behind, ndim=value.ndim and value.ndim - len(dims), key=key)
-
-    def _move(self, node: fx.Node, value: Value, key: Hashable) -> Value:
-        arguments: Any = node.args[1:] or tuple(node.kwargs.values())
-        dims = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else list(arguments)
-        what = ops.name_of(node.target)
-        if all(isinstance(dim, int) for dim in dims):
-            if what == "permute" and value.ndim in (None, len(dims)):
-                axis = [dim % len(dims) for dim in dims].index(value.axis + len(dims)) - len(dims)
-                return replace(value, axis=axis, ndim=len(dims), key=key)
-            if what == "unsqueeze":
-                dim = dims[0]
-                if dim < 0 or value.ndim or dim <= 1:  # with the batch, there are at least two dimensions
-                    behind = dim >= value.axis if dim < 0 else value.ndim is not None and dim > value.ndim + value.axis
-                    return replace(value, axis=value.axis - behind, ndim=value.ndim and value.ndim + 1, key=key)
-            elif what != "permute":
-                a, b = (self._dimension(dim, value, exact=True) for dim in dims)
-                if a is not None and b is not None:
-                    return replace(value, axis={a: b, b: a}.get(value.axis, value.axis), key=key)
-        return self._unknown(node.name, repr(what), [value], node)
-
-    def _flatten(self, node: fx.Node, value: Value, start: Any, end: Any, key: Hashable) -> Value:
-        """Only a flatten of everything behind the batch leaves the positions of a channel side by side."""
-        if (start, end) == (1, value.ndim and value.ndim - 1):
-            end = -1
-        if (start, end) != (1, -1) and not (start == value.axis and end == -1):
-            return self._mix(value, f"{node.name!r} flattens dimensions {start} to {end} of the outputs of {self._names(value)}; "
-                             f"only a flatten of dimensions 1 to -1 keeps units apart, {EXPLICIT}")  # fmt: skip
-        first = value.axis if start == value.axis else 1 - value.ndim if value.ndim else None
-        if (value.ndim == 2 or start == -1) and value.axis == -1:
-            return replace(value, key=key)
-        spread: Literal["repeat", "tile"]
-        if first == value.axis or (value.ndim and value.axis == 1 - value.ndim):
-            spread = "repeat"
-        elif value.axis == -1:
-            spread = "tile"
-        else:
-            return self._unknown(
-                node.name, f"{node.name!r} flattens dimensions before and behind the features and", [value], node
-            )
-        if not value.exact:
-            if value.axis == -1 and value.ndim in (None, 2):
-                return replace(value, key=key)
-            return self._unknown(node.name, f"{node.name!r} flattens features of unknown number and", [value], node)
-        return replace(value, pieces=(Piece(value.labels, spread),), axis=-1, ndim=2, key=key)
-
-    def _reshape(self, node: fx.Node, value: Value, key: Hashable) -> Value:
-        """`x.view(x.size(0), -1)` flattens; `x.reshape(-1, units)` joins examples; anything else may mix units."""
-        given: Any = node.args[1:]
-        shape = tuple(given[0]) if len(given) == 1 and isinstance(given[0], tuple | list) else given
-        if len(shape) == 2 and isinstance(shape[0], fx.Node) and (shape[1] == -1 or isinstance(shape[1], int)):
-            return self._flatten(node, value, 1, -1, key)
-        if value.axis == -1 and value.exact and len(shape) >= 2 and shape[-1] == len(value.labels):
-            return replace(value, ndim=len(shape), key=key)
-        return self._mix(value, f"{node.name!r} reshapes the outputs of {self._names(value)} to {shape}, which is not known to keep "
-                         f"units apart; use nn.Flatten() or x.view(x.size(0), -1), {EXPLICIT}")  # fmt: skip
-
-    # What can't be followed
-
-    def _unknown(self, name: str, what: str, values: Sequence[Value], weights: Any) -> Value:
-        """An operation that is not known to keep units apart."""
-        mixed: set[int] = set()
-        for value in values:
-            mixed |= self._mix(value, f"{what} after {self._names(value)} is not known to keep units apart; use another "
-                               f"activation, {EXPLICIT}").mixed  # fmt: skip
-        if isinstance(weights, fx.Node):
-            self._reach_weights(weights, values)
-        elif weights:
-            self.units.reached |= mixed
-        return Value((), mixed=frozenset(mixed))
-
-    def _reach_weights(self, node: fx.Node, values: Sequence[Value]) -> None:
-        """Units that meet a parameter in a function (`F.linear`, a product of matrices) feed weights."""
-        if any(n.op == "get_attr" and isinstance(self.tensors.get(str(n.target)), nn.Parameter) for n in node.all_input_nodes):
-            self.units.reached |= {u for v in values for u in (*v.labels, *v.mixed) if u != OTHER}
-
-    def _mix(self, value: Value, reason: str, reached: bool = False) -> Value:
-        self.units.mark(value.labels, reason)
-        mixed = value.mixed | (set(value.labels) - {OTHER})
-        if reached:
-            self.units.reached |= mixed
-        return Value((), mixed=mixed)
-
-    def _names(self, value: Value) -> str:
-        return self.units.names(value.labels or value.mixed)
-
-    def _dimension(self, dim: Any, value: Value, *, exact: bool = False) -> int | None:
-        """A dimension counted from the last; None if that is not known."""
-        if not isinstance(dim, int):
-            return None
-        if dim < 0:
-            return dim
-        if value.ndim:
-            return dim - value.ndim
-        return -1 if dim == 1 and value.axis == -1 and not exact else None
-
-
-def _flat(value: Any) -> list[Value]:
-    return [] if value is None else value.values if isinstance(value, Parts) else [value]
-
-
-def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
-
-
-def _simple(node: fx.Node) -> bool:
-    """Whether the result depends on one tensor and on numbers alone."""
-    return len(node.all_input_nodes) == 1 or node.target in ("view", "reshape")
-
-
-def _spread(piece: Piece, size: int) -> list[int]:
-    if piece.spread == "unknown":
-        return [OTHER] * size
-    if piece.spread == "repeat":
-        return np.repeat(piece.labels, size // len(piece.labels)).tolist()  # type: ignore[no-any-return]
-    return list(piece.labels) * (size // len(piece.labels) if piece.spread else 1)
-
-
-def _merged(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbours whose labels are known as one piece."""
-    merged: list[Piece] = []
-    for piece in pieces:
-        if merged and not merged[-1].spread and not piece.spread:
-            merged[-1] = Piece(merged[-1].labels + piece.labels)
-        else:
-            merged.append(piece)
-    return tuple(merged)
-
-
-def _taps(value: Value, size: int) -> tuple[list[int], list[Segment]]:
-    """The tap of each feature, and the segments: a flattened channel is one tap, everything else one per feature."""
-    rest = size - sum(len(piece.labels) for piece in value.pieces if not piece.spread)
-    taps: list[int] = []
-    segments: list[Segment] = []
-    count = 0
-    for piece in value.pieces:
-        own = len(piece.labels) or rest
-        each = rest // own if piece.spread else 1
-        numbers = range(count, count + own)
-        tiled = piece.spread == "tile" and each > 1
-        start = len(taps)
-        taps += list(numbers) * each if tiled else [number for number in numbers for _ in range(each)]
-        count += own
-        if segments and each == segments[-1].repeats == 1:
-            segments[-1] = segments[-1]._replace(taps=segments[-1].taps + own)
-        else:
-            segments.append(Segment(start, own, each, tiled))
-    return taps, segments
 
 
 class Tracer(fx.Tracer):

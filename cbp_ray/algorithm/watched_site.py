@@ -1,12 +1,14 @@
 """A tensor that units feed, as generate-and-test sees it: what the units did there since the last step."""
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.nn.utils.rnn import PackedSequence
 
 from cbp_ray.algorithm.units import UNIT_MODULES, Segment, Site
 from cbp_ray.errors import InputError
@@ -21,7 +23,8 @@ class Capture:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.receive is not None and module.training and torch.is_grad_enabled():
-            self.receive((args[0] if args else kwargs["input"]).detach())
+            h = args[0] if args else kwargs["input"]
+            self.receive((h.data if isinstance(h, PackedSequence) else h).detach())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Capture":
         return Capture(None)
@@ -259,11 +262,33 @@ class CalledThrough:
     def _check(self, module: nn.Module, args: Any) -> None:
         if not self.depth:
             raise InputError(
-                f"GenerateAndTest: a layer inside {self.name!r} is called from outside of it, so that its units can't be followed; "
-                "name the layers to replace: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
+                f"GenerateAndTest: a layer inside {self.name!r} is called from outside of it, so that its units can't be "
+                "followed; name the layers to replace: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
             )
 
     def remove(self) -> None:
         """Removes the hooks."""
         for hook in self.hooks:
             hook.remove()
+
+
+class CalledWith:
+    """Makes sure that a module is called with the arguments that it was read with, where others could change the network."""
+
+    def __init__(self, name: str, module: nn.Module, assumed: Mapping[str, Any]) -> None:
+        self.name, self.assumed = name, assumed
+        self.parameters = list(inspect.signature(module.forward).parameters)
+        self.hook = module.register_forward_pre_hook(self._check, with_kwargs=True)
+
+    def _check(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        for name, value in {**dict(zip(self.parameters, args, strict=False)), **kwargs}.items():
+            assumed = self.assumed.get(name, value)
+            if value is not assumed and (isinstance(value, Tensor) or value != assumed):
+                raise InputError(
+                    f"GenerateAndTest: {self.name or type(module).__name__!r} was read with {name}={assumed!r}, because "
+                    "torch.fx can't trace it otherwise, and is called with another; name its layers: layers=[HiddenLayer(...)]"
+                )
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        self.hook.remove()

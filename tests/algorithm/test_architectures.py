@@ -292,3 +292,65 @@ def test_a_part_whose_layers_are_called_from_outside_is_noticed():
         GenerateAndTest(model, torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(InputError, match="a layer inside 'part' is called from outside of it"):
         model(torch.randn(2, 4))
+
+
+class Optional(nn.Module):
+    """Feeds another head when it is asked to."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(6, 1), nn.Linear(6, 1)
+
+    def forward(self, x, other=None):
+        h = torch.tanh(self.b(torch.tanh(self.a(x))))
+        return self.c(h) if other is None else self.d(h)
+
+
+def test_units_whose_consumers_depend_on_an_argument_are_left_alone():
+    found = find_units(Optional())
+    assert [layer.name for layer in found.layers] == ["a"]
+    assert "depends on optional arguments" in found.untreated["b"]
+
+
+class Switch(Optional):
+    def forward(self, x, other=False):
+        h = torch.tanh(self.b(torch.tanh(self.a(x))))
+        return self.d(h) if other else self.c(h)
+
+
+def test_a_network_that_was_read_with_one_argument_is_not_called_with_another():
+    model = Switch()
+    gnt = GenerateAndTest(model, torch.optim.SGD(model.parameters(), 0.1))
+    assert gnt.layers == ["a", "b"]
+    model(torch.randn(2, 4), False)
+    with pytest.raises(InputError, match="was read with other=False"):
+        model(torch.randn(2, 4), other=True)
+
+
+class Awkward(nn.Module):
+    """Operations with arguments of unusual kinds: nothing is known, and nothing breaks."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.a, self.b = way, nn.Linear(4, 6), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.b(self.way(self.a(x)))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda h: torch.cat(h.chunk(2, 1), 1),
+        lambda h: torch.cat(torch.split(h, [1, 2, 3], 1)[:2], 1),
+        lambda h: F.pad(h, (0, 0)),
+        lambda h: h[torch.arange(2)],
+        lambda h: h.view(h.size(1), -1).T,
+        lambda h: torch.einsum("ni->ni", h),
+        lambda h: h.sort(1)[0],
+        lambda h: h.roll(1, 1),
+    ],
+)
+def test_awkward_operations_never_break_the_reading(way):
+    found = find_units(Awkward(way))
+    assert not found.layers and list(found.untreated) == ["a"]

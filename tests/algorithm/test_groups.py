@@ -182,7 +182,14 @@ def kinds():
         ),
         "Conv3d": (images(nn.Conv3d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2), inputs=(1, 3, 3, 3)), {"2": 3}),
         "transposed": (
-            images(nn.ConvTranspose2d(2, 3, 2, stride=2), nn.Tanh(), nn.ConvTranspose2d(3, 2, 2), nn.Flatten(), nn.Linear(98, 2), inputs=(2, 3, 3)),
+            images(
+                nn.ConvTranspose2d(2, 3, 2, stride=2),
+                nn.Tanh(),
+                nn.ConvTranspose2d(3, 2, 2),
+                nn.Flatten(),
+                nn.Linear(98, 2),
+                inputs=(2, 3, 3),
+            ),
             {"2": 3, "4": 2},
         ),
         "depthwise": (
@@ -191,11 +198,11 @@ def kinds():
         ),
         "squeeze and excitation": (images(Excited()), {"2.expand": 6, "2.squeeze": 4}),
         "instance norm": (
-            images(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 2)),
+            images(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 2)),
             {"2": 3},
         ),
         "channels last": (images(nn.Conv2d(2, 3, 3), nn.ReLU(), Last(), nn.Linear(48, 2)), {"2": 3}),
-    }  # fmt: skip
+    }
 
 
 class Last(nn.Module):

@@ -239,6 +239,19 @@ def test_a_shared_encoder_is_trained_and_replaced() -> None:
     assert all(count > 5 for count in learner._gnts[MODULE].replaced.values())
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_channels_of_a_cnn_encoder_are_units(shared: bool) -> None:
+    images = gym.spaces.Box(0, 1, (42, 42, 3), np.float32)
+    filters = [[4, 4, 2], [6, 4, 2], [8, 11, 1]]
+    made = config(replacement_rate=0.1, maturity_threshold=0)
+    made.rl_module(model_config={"conv_filters": filters, "vf_share_layers": shared, "head_fcnet_hiddens": [5]})
+    learner = made.build_learner(spaces={MODULE: (images, ACTIONS)})
+    layers = learner._gnts[MODULE]._layers
+    channels = [layer.count for layer in layers if "encoder" in layer.name]
+    assert channels == [4, 6, 8] * (1 if shared else 2)
+    assert [layer.count for layer in layers if "encoder" not in layer.name] == [5, 5]
+
+
 def sac(**changed: Any) -> Any:
     made = ContinualSACConfig().training(**changed).continual_backprop(replacement_rate=0.1, maturity_threshold=0)
     model_config = {"fcnet_hiddens": [8, 8], "fusionnet_hiddens": [6, 6]}
