@@ -34,7 +34,8 @@ class Diagnostics:
 
     def take(self, outputs: Mapping[Tensor, Tensor]) -> None:
         """Takes the outputs of hidden layers, by their input weights, where no forward pass of the module was seen."""
-        self.latest |= {name: outputs[weight] for name, weight in self.weights.items() if weight in outputs}
+        weights = {layer.name: layer.producers[0].tensor for layer in self.layers}
+        self.latest |= {name: outputs[weight] for name, weight in weights.items() if weight in outputs}
 
     @torch.no_grad()
     def measure(self, gnt: GenerateAndTest | None, report: StepReport | None) -> dict[tuple[str, ...], float]:
