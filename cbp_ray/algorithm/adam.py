@@ -169,12 +169,12 @@ class Adam(Optimizer):
         if not state:
             return  # nothing learned yet, so nothing to forget
         for moment in ("exp_avg", "exp_avg_sq"):
-            of_run(state[moment], run).index_fill_(dim, index, 0)
+            fill(of_run(state[moment], run), dim, index, 0)
         if RESETS[dim] not in state:
             kept = {dim} if run is None else {0, dim + 1}
             shape = [size if d in kept else 1 for d, size in enumerate(param.shape)]
             state[RESETS[dim]] = torch.zeros(shape, dtype=torch.int64)
-        of_run(state[RESETS[dim]], run).index_fill_(dim, index.cpu(), state["time_step"])
+        fill(of_run(state[RESETS[dim]], run), dim, index.cpu(), state["time_step"])
         self._corrections.clear()
         if self._compiled is not None:
             self._compiled.forget_resets()
@@ -204,6 +204,14 @@ class Adam(Optimizer):
 def of_run(tensor: Tensor, run: int | None) -> Tensor:
     """A run's part of a tensor that has one for each of several runs; without `run`, the tensor itself."""
     return tensor if run is None else tensor[run]
+
+
+def fill(tensor: Tensor, dim: int, index: Tensor, value: int) -> None:
+    """`tensor.index_fill_(dim, index, value)`, for which NumPy needs a fifth of the time."""
+    if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64, torch.int64):
+        tensor.numpy()[(*(slice(None),) * dim, index.numpy())] = value
+    else:
+        tensor.index_fill_(dim, index, value)
 
 
 class _Corrections:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cbp_ray.algorithm import utility as tester
-from cbp_ray.algorithm.adam import of_run
+from cbp_ray.algorithm.adam import fill, of_run
 from cbp_ray.algorithm.initialization import Scheme, resolve
 from cbp_ray.algorithm.magnitudes import Magnitudes
 from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers, unwrap
@@ -291,9 +291,9 @@ class GenerateAndTest:
     def _replace_least(self, units: Population, count: int, report: StepReport) -> None:
         """Replaces up to `count` eligible units with the smallest utility."""
         utility = report._utilities(units)
-        eligible = torch.from_numpy(self.steps - self._birth[units.at] > self.settings.maturity_threshold).to(utility.device)
-        index = select(utility, eligible, count)
-        nonfinite = int((eligible & ~utility.isfinite()).sum())
+        eligible = self.steps - self._birth[units.at] > self.settings.maturity_threshold
+        chosen, nonfinite = select(utility.cpu().numpy(), eligible, count)
+        index = torch.from_numpy(chosen).to(utility.device)
         units.nonfinite += nonfinite
         if nonfinite and not self._warned:
             self._warned = True
@@ -375,13 +375,14 @@ class GenerateAndTest:
             self._forget(consumer.module.weight, 1, columns, run)
         for norm in layer.norms:
             self._reset_norm(norm, in_layer)
-        # A copy, because reports hold the old one.
+        # Copies of births and corrections, because reports hold the old ones.
         self._birth = self._birth.copy()
         self._birth[units.at][index.cpu().numpy()] = self.steps
         units.oldest_birth = int(self._birth[units.at].min())
-        self._average_activation[units.at].index_fill_(0, index, 0)
-        self._average_utility[units.at].index_fill_(0, index, 0)
-        self._correction = self._correction.index_fill(0, index + units.at.start, 0)  # a copy: reports hold the old one
+        fill(self._average_activation[units.at], 0, index, 0)
+        fill(self._average_utility[units.at], 0, index, 0)
+        self._correction = self._correction.clone()
+        fill(self._correction[units.at], 0, index, 0)
         units.replaced += len(index)
 
     def _reset_norm(self, norm: nn.Module, index: Tensor) -> None:

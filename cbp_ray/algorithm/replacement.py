@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,13 +30,16 @@ def count_bernoulli(replacement_rate: float, exposed: int, seed: int, step: int,
     return whole + int(draw < expected - whole)
 
 
-def select(utility: Tensor, eligible: Tensor, count: int) -> Tensor:
+def select(utility: NDArray[Any], eligible: NDArray[np.bool_], count: int) -> tuple[NDArray[np.int64], int]:
     """Indices of the `count` eligible units with the smallest finite utility, smallest first; of equals, the first.
 
-    Fewer, if there are fewer. A unit whose utility is not finite is never selected.
+    Fewer, if there are fewer. A unit whose utility is not finite is never selected; the second result is how many eligible
+    units these are.
     """
-    candidates = eligible & utility.isfinite()
-    return torch.where(candidates, utility, torch.inf).argsort(stable=True)[: min(count, int(candidates.sum()))]
+    candidates = eligible & np.isfinite(utility)
+    finite = int(candidates.sum())
+    order = np.argsort(np.where(candidates, utility, np.inf), kind="stable")
+    return order[: min(count, finite)], int(eligible.sum()) - finite
 
 
 def random_utility(units: int, seed: int, layer: int, replaced: int) -> NDArray[np.float64]:

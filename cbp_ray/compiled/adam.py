@@ -136,12 +136,12 @@ class Views:
         # A vector is one long row: its resets along dimension 0 are those of the columns.
         shapes = [(p.shape[0], p.shape[1]) if p.ndim == 2 else (1, p.numel()) for p in params]
         names = [RESETS if p.ndim == 2 else ("", RESETS[0]) for p in params]
-        vectors = [
-            state[name].numpy().ravel() if name in state else np.zeros(size, np.int64)
+        self._places = [
+            (state, name, size)
             for state, of_param, shape in zip(states, names, shapes, strict=True)
             for name, size in zip(of_param, shape, strict=True)
         ]
-        self.resets = np.concatenate(vectors)
+        vectors = self.read_resets()
         self.first, self.second = np.empty((2, len(self.resets)), np.float32)
         ends = np.cumsum([len(vector) for vector in vectors])
         pieces = [
@@ -152,6 +152,14 @@ class Views:
             tensors = (p.detach(), state["exp_avg"], state["exp_avg_sq"])
             arrays = [tensor.numpy().reshape(shape) for tensor in tensors]
             self.of_params.append((shape, [*arrays, *pieces[4 * number : 4 * number + 4]]))
+
+    def read_resets(self) -> list[NDArray[np.int64]]:
+        """Reads the time steps at which rows and columns were made anew, which change with every reset."""
+        vectors = [
+            state[name].numpy().ravel() if name in state else np.zeros(size, np.int64) for state, name, size in self._places
+        ]
+        self.resets: NDArray[np.int64] = np.concatenate(vectors)
+        return vectors
 
 
 def _suits(p: Tensor) -> bool:

@@ -121,7 +121,8 @@ def policy_gradient(index: Any, rows: Rows, network: Network, loss: Loss) -> Non
         for j in range(means.shape[1]):
             deviation = (rows.actions[row, j] - means[i, j]) / sigmas[j]
             deltas[i, j] = by_logp * deviation / sigmas[j]
-            by_log_std[0, j] += by_logp * (deviation * deviation - np.float32(1))
+            # Two terms, as in autograd: where both are infinite, their difference is not a number.
+            by_log_std[0, j] += by_logp * (deviation * deviation) - by_logp
     for j in range(means.shape[1]):
         by_log_std[0, j] -= np.float32(loss.entropy_coefficient)
         if log_std[0, j] < -limit or log_std[0, j] > limit:

@@ -8,6 +8,7 @@ which `GenerateAndTest` does itself.
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,7 +136,8 @@ class CompiledUpdate:
             if gnt is not None:
                 count, due = gnt.count_steps(batches.total - done)
                 until = done + count
-            self._learn(both, gnt, rows, done, until)
+            with self._blas.limit(limits=1, user_api="blas"):
+                self._learn(both, gnt, rows, done, until)
             done = until
             if gnt is not None:
                 report = gnt.replace_due(due)
@@ -165,19 +167,19 @@ class CompiledUpdate:
 
     def _learn(self, both: list["_Part"], gnt: GenerateAndTest | None, rows: Rows, first: int, last: int) -> None:
         watching, measured = _watching(gnt), None if gnt is None else gnt.measurements()
-        calls = [part.prepared(measured, last - first) for part in both]
-        with self._blas.limit(limits=1, user_api="blas"):
-            if min(len(os.sched_getaffinity(0)), torch.get_num_threads()) > 1:
-                if self._threads is None:
-                    self._threads = ThreadPoolExecutor(1, thread_name_prefix="value-network")
-                step, table, network, loss = calls[1]
-                other = self._threads.submit(learn, first, last, step, table, rows, network, watching, loss)
-                step, table, network, loss = calls[0]
-                learn(first, last, step, table, rows, network, watching, loss)
-                other.result()
-            else:
-                for step, table, network, loss in calls:
-                    learn(first, last, step, table, rows, network, watching, loss)
+        calls = []
+        for part in both:
+            step, table, network, loss = part.prepared(measured, last - first)
+            calls.append(partial(learn, first, last, step, table, rows, network, watching, loss))
+        if min(len(os.sched_getaffinity(0)), torch.get_num_threads()) > 1:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(1, thread_name_prefix="value-network")
+            other = self._threads.submit(calls[1])
+            calls[0]()
+            other.result()
+        else:
+            for call in calls:
+                call()
         for part in both:
             part.count(last - first)
 
@@ -203,7 +205,6 @@ class _Part:
     ) -> None:
         self.owner, self.net = owner, net
         is_policy = net is plain.policy
-        # In place of log σ, the value network has a parameter without numbers.
         self.own = [*net.parameters, *([plain.log_std] if is_policy else [])]
         self.states = [optimizer.state_of(p) for p in self.own]
         self.group = group = optimizer.param_groups[0]
@@ -217,18 +218,22 @@ class _Part:
         self.loss = Loss(is_policy, code, *numbers, *scalars, settings.clean)  # type: ignore[arg-type]
         self.counts = np.zeros(len(net.parameters) + 1, np.int64)
         self.per_example, self.entropy = np.zeros(size, np.float32), np.zeros(1)
+        if is_policy:
+            self.views = Views(self.own, self.states)
+        else:
+            # In place of log σ, the value network has a parameter without numbers.
+            nothing = torch.zeros(0)
+            self.views = Views([*self.own, nothing], [*self.states, {"exp_avg": nothing, "exp_avg_sq": nothing}])
+        self.params = tuple(tuple(arrays) for _, arrays in self.views.of_params)
         self.network: Any = None
 
     def prepared(self, measured: Measurements | None, steps: int) -> tuple[int, Any, Network, Loss]:
         """What `learn` needs for so many steps: views of the memory as it is now, since replacements give state new memory."""
-        nothing = torch.zeros(0)
-        params, states = self.own, self.states
-        if not self.loss.is_policy:
-            params, states = [*params, nothing], [*states, {"exp_avg": nothing, "exp_avg_sq": nothing}]
-        views = Views(params, states)
+        views = self.views
+        views.read_resets()
         step = self.states[0]["time_step"]
         self.network = Network(
-            tuple(tuple(arrays) for _, arrays in views.of_params),
+            self.params,
             views.resets,
             views.first,
             views.second,
