@@ -49,7 +49,7 @@ ROUNDS = 2
 OURS_PER_ROUND = 3
 """Iterations of ours for each of stock's, which take several times as long."""
 ENV_ROUNDS, ENV_STEPS = 8, 400
-LEARNER_ROUNDS = 7
+LEARNER_ROUNDS = 4
 STEPS, UPDATES = PAPER.iteration_size, PAPER.epochs * PAPER.iteration_size // PAPER.minibatch_size
 GOALS = {"end_to_end_speedup": 4.0, "in_process_speedup": 3.0, "of_limit": 0.5}
 GNT_LIMIT = 0.06
@@ -270,28 +270,14 @@ def _physics(env: SlipperyAnt, seed: int) -> float:
 
 def _gnt_share() -> float:
     """The part of the learner's time that generate-and-test takes, on made-up episodes."""
-    sizes = {"num_epochs": PAPER.epochs, "minibatch_size": PAPER.minibatch_size}
+    seconds: dict[str, list[float]] = {}
     with one_core():
-        learners = {name: config.build_learner(spaces=_spaces()) for name, config in (("plain", _plain()), ("gnt", _ours()))}
-        seconds: dict[str, list[float]] = {name: [] for name in learners}
-        random = np.random.default_rng(0)
-        for number in range(LEARNER_ROUNDS + 1):
-            for name, learner in learners.items():
-                episodes = [learner_benchmark._episode(random, STEPS // 4) for _ in range(4)]
-                begun = time.process_time()
-                learner.update(episodes=episodes, shuffle_batch_per_epoch=True, **sizes)
-                seconds[name].append(time.process_time() - begun)
-            _tell(f"learners with and without generate-and-test, round {number} of {LEARNER_ROUNDS}")
-    ratios = [plain / gnt for plain, gnt in zip(seconds["plain"][1:], seconds["gnt"][1:], strict=True)]
-    return 1 - statistics.median(ratios)
-
-
-def _plain() -> ContinualPPOConfig:
-    return ContinualPPOConfig()
-
-
-def _spaces() -> dict[str, Any]:
-    return {"default_policy": (learner_benchmark.OBSERVATIONS, learner_benchmark.ACTIONS)}
+        learners = learner_benchmark.made_learners(("plain", "gnt"))
+        for number in range(LEARNER_ROUNDS):
+            _tell(f"learners with and without generate-and-test, part {number + 1} of {LEARNER_ROUNDS}")
+            for name, found in learner_benchmark.in_turns(learners, 2).items():
+                seconds.setdefault(name, []).extend(found)
+    return learner_benchmark.share_of_gnt(seconds)
 
 
 def _product_seconds() -> tuple[float, float]:
