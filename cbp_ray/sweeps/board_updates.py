@@ -185,8 +185,10 @@ class BoardUpdates:
         """Writes what is known of a configuration: appended where it only adds to what is there."""
         seeds, unfinished, boards = self._seeds(key), self._unfinished(key), self._opened()
         shown.due = None
+        if not unfinished and boards.has(key, seeds) and shown.mean is None and self._named(key, shown):
+            return
         parts = list(self._parts(key, shown, seeds, unfinished))
-        if not parts or (not unfinished and boards.has(key, seeds) and shown.mean is None and self._named(key, shown)):
+        if not parts:
             return
         summary = CurveSummary.together(parts)
         run = self._run(key, shown)

@@ -46,9 +46,11 @@ class LiveCurves:
     def keep(self, name: BlockName) -> None:
         """Writes what is known of a block."""
         if name in self._known:
-            self._store.live.write(f"{name}{CHECKPOINT}", dump(self._known[name].as_arrays()))
             self._kept[name] = time.monotonic()
-            self._files.add(name)
+            # Not to be written is no reason to end a sweep.
+            with contextlib.suppress(OSError):
+                self._store.live.write(f"{name}{CHECKPOINT}", dump(self._known[name].as_arrays()))
+                self._files.add(name)
 
     def drop(self, name: BlockName) -> None:
         """Forgets a block that is stored now."""

@@ -111,7 +111,8 @@ class SweepCallback(Callback):
                 if self._boards is not None:
                     self._boards.report(block, group)
             return
-        del totals.running[name], self._reported[name], self._running[name]
+        del totals.running[name], self._reported[name]
+        self._running.pop(name, None)
         totals.trials_done += 1
         totals.runs_done += len(block.seeds)
         self._finished_estimate += self._seconds.get(name) or cost.seconds(block.config, block.engine, len(block.seeds))
