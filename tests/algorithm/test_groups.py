@@ -428,6 +428,32 @@ def compare_with_oracle(kind, preset, utility, steps):
         np.testing.assert_allclose(parameter.detach().numpy(), parameters[name], rtol=1e-7, atol=1e-9, err_msg=name)
 
 
+def test_batch_normalization_does_for_a_bias_when_means_are_moved():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)
+    ).double()
+    gnt = GenerateAndTest(model, torch.optim.SGD(model.parameters(), 0.0), 0.02, maturity_threshold=5, preset="nature2024")
+    x = torch.randn(64, 4, dtype=torch.float64)
+    normalized = []
+    model[3].register_forward_hook(lambda module, args, output: normalized.append(output.mean(0).detach()))
+
+    def evaluated():
+        model.eval()
+        model(x)
+        model.train()
+        return normalized.pop()
+
+    replaced = {}
+    while "0" not in replaced:
+        model(x)
+        before = evaluated()
+        replaced = gnt.step().replaced
+    assert model[2].weight[:, replaced["0"]].eq(0).any()
+    kept = [i for i in range(5) if i not in replaced.get("2", [])]
+    torch.testing.assert_close(evaluated()[kept], before[kept], rtol=1e-9, atol=1e-9)
+
+
 class RandomNetwork(nn.Module):
     """A network from a list of instructions; each takes tensors made before and makes one more."""
 
