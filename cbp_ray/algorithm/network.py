@@ -279,6 +279,7 @@ class _Sites:
     def __init__(self, trace: Trace) -> None:
         self.by_key: dict[Any, Site] = {}
         self.labels: dict[Any, list[int]] = {}
+        norms = _norms_behind(trace)
         for reading in trace.readings:
             taps, labels = torch.tensor(reading.taps), torch.tensor(reading.labels)
             taken = torch.where(labels == OTHER, -1, taps)
@@ -289,7 +290,8 @@ class _Sites:
                 self.labels[key] = [OTHER] * count
                 for tap, label in zip(reading.taps, reading.labels, strict=True):
                     self.labels[key][tap] = label
-            self.by_key[key].readers.append(Reader(reading.name, reading.module, taken, reading.parameter, reading.bias))
+            norm = norms.get(reading.name)
+            self.by_key[key].readers.append(Reader(reading.name, reading.module, taken, reading.parameter, reading.bias, norm))
 
         self.taps: dict[int, list[tuple[Any, int]]] = {}
         """Sites and taps there of every group."""
@@ -304,6 +306,12 @@ class _Sites:
             for key, tap in self.taps[root]:
                 self.by_key[key].owners[tap] = (layer, number)
         layer.sites += [self.by_key[key] for key in dict.fromkeys(key for key, _ in self.taps[roots[0]])]
+
+
+def _norms_behind(trace: Trace) -> dict[str, nn.Module]:
+    """For the names of modules: the batch normalization that reads their outputs as they are."""
+    behind = {reading.key: reading.module for reading in trace.norms if hasattr(reading.module, "running_mean")}
+    return {trace.rename(name): behind[key] for name, key in trace.outputs.items() if key in behind and name in trace.modules}
 
 
 def _described(layer: UnitLayer) -> HiddenLayer:

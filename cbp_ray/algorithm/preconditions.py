@@ -88,7 +88,7 @@ def _no_bias(units: UnitLayer, preset: str) -> str | None:
     """Why a preset that moves mean contributions into biases can't treat a layer: one that it feeds has none."""
     for site in units.sites:
         for reader in site.readers:
-            if reader.bias is None:
+            if reader.bias is None and getattr(reader.norm, "running_mean", None) is None:
                 return (
                     f"preset: {preset!r} moves a removed unit's mean contribution into the bias of {reader.name!r}, which has "
                     "none; give it a bias or use preset='paper'"

@@ -81,12 +81,12 @@ def transfer_bias(units: Population, index: Tensor, f_hat: Tensor) -> None:
     """Moves the mean contribution of the units about to go into the biases that they feed; `f_hat` has one of every tap.
 
     Exact for the mean of a Linear layer's input. A channel's mean over examples and positions stands for each of its
-    positions, and a convolution's zero padding is not accounted for.
+    positions, and a convolution's zero padding is not accounted for. Without a bias, but with batch normalization right behind,
+    nothing is lost in training, and the running mean makes up for it in evaluation.
     """
     for site in units.layer.sites:
         for reader in site.site.readers:
-            bias = reader.bias
-            assert bias is not None
+            bias: Any = reader.bias
             if site.site.only_layer() is units.layer.units and not site.site.segments[0].tiled:
                 weight = of_run(reader.tensor, units.run)
                 outputs = weight.shape[1 - reader.dim]
@@ -102,7 +102,12 @@ def transfer_bias(units: Population, index: Tensor, f_hat: Tensor) -> None:
                 means, outputs = f_hat[site.at][taps], leaving.shape[0]
             if isinstance(reader.module, TRANSPOSED):
                 leaving = leaving / math.prod(reader.module.stride)
-            bias.view(-1, outputs)[units.run or 0] += leaving @ means.to(leaving.dtype)
+            lost = leaving @ means.to(leaving.dtype)
+            if bias is None:
+                norm: Any = reader.norm
+                norm.running_mean -= lost.to(norm.running_mean)
+            else:
+                bias.view(-1, outputs)[units.run or 0] += lost
 
 
 def _columns(reader: Reader, units: Population, index: Tensor, owners: Sequence[Any]) -> tuple[Tensor, Tensor]:

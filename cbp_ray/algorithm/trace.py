@@ -62,6 +62,8 @@ class Trace(Layouts):
         self.norms: list[Reading] = []
         self.followers: list[Reading] = []
         self.scales: list[Reading] = []
+        self.outputs: dict[str, Hashable] = {}
+        """Keys of what modules give, by their names in the graph."""
         self.recurrent: dict[str, str] = {}
         """Why recurrent modules are left alone, by name."""
         self.activations: dict[int, dict[str, None]] = {}
@@ -69,7 +71,10 @@ class Trace(Layouts):
         for node in graph.nodes:
             value = self._visit(node)
             # A number for every key, or keys would grow along a chain.
-            self.values[node] = replace(value, key=keys.setdefault(value.key, len(keys))) if isinstance(value, Value) else value
+            if isinstance(value, Value):
+                value = replace(value, key=keys.setdefault(value.key, len(keys)))
+                self.outputs.setdefault(str(node.target), value.key)
+            self.values[node] = value
 
     def _visit(self, node: fx.Node) -> Any:
         inputs = [value for n in node.all_input_nodes for value in flat(self.values.get(n))]
@@ -202,7 +207,7 @@ class Trace(Layouts):
         labels = self._resolve(name, value, size, "normalizes {size} features, but {names} has {count} units")
         if labels is None:
             return Value((), mixed=frozenset(set(value.labels) - {OTHER}))
-        self.norms.append(Reading(name, module, labels, dim=dim))
+        self.norms.append(Reading(name, module, labels, value.key, dim=dim))
         return replace(value, key=node)
 
     def _resolve(self, name: str, value: Value, size: int, message: str = "") -> Labels | None:

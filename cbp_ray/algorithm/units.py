@@ -116,6 +116,8 @@ class Reader:
     """The tap of each input, [inputs]; -1 where no unit is."""
     parameter: str = "weight"
     bias_name: str = "bias"
+    norm: nn.Module | None = None
+    """Batch normalization right behind it, whose mean does for a bias: all that it lacks is taken out of the running mean."""
 
     @property
     def dim(self) -> int:

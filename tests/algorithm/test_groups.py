@@ -388,7 +388,11 @@ def test_the_utility_of_a_unit_in_a_residual_stream_is_the_oracles(utility, pres
 def compare_with_oracle(kind, preset, utility, steps):
     make, groups = by_hand()[kind]
     torch.manual_seed(0)
-    model = make().double()
+    assert len(compare(make().double(), groups, preset, utility, steps)) > 10
+
+
+def compare(model, groups, preset, utility, steps):
+    """Trains a network beside a copy that the oracle treats, and returns what both have replaced."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.uniform_(module.weight, -0.5, 0.5)
@@ -396,7 +400,7 @@ def compare_with_oracle(kind, preset, utility, steps):
     init = {name: Distribution.uniform(0.4) for producers, _ in groups for name, _ in producers}
     copied, optimizer = copy.deepcopy(model), Adam(model.parameters(), lr=0.01)
     arguments = {"replacement_rate": 0.02, "maturity_threshold": 10, "decay_rate": 0.9, "preset": preset, "seed": 7}
-    gnt = GenerateAndTest(model, optimizer, utility=utility, init=init, **arguments)
+    gnt = quiet_gnt(model, optimizer, utility=utility, init=init, **arguments)
     parameters = {name: parameter.detach().numpy() for name, parameter in copied.named_parameters()}
     reference_optimizer = naive.Adam(0.01)
     described = [
@@ -421,11 +425,39 @@ def compare_with_oracle(kind, preset, utility, steps):
             (network(x) - torch.sin(x[:, :1] + step // 50)).square().mean().backward()
         optimizer.step()
         log += [(step, gnt.layers.index(name), unit) for name, units in gnt.step().replaced.items() for unit in units]
-        reference_optimizer.step(parameters, {name: p.grad.numpy() for name, p in copied.named_parameters()})
+        used = {name: p for name, p in copied.named_parameters() if p.grad is not None}
+        reference_optimizer.step({name: parameters[name] for name in used}, {name: p.grad.numpy() for name, p in used.items()})
         reference.step(inputs)
-    assert log == reference.log and len(log) > 10
+    assert log == reference.log
     for name, parameter in model.named_parameters():
         np.testing.assert_allclose(parameter.detach().numpy(), parameters[name], rtol=1e-7, atol=1e-9, err_msg=name)
+    return log
+
+
+def test_batch_normalization_does_for_a_bias_when_means_are_moved():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)
+    ).double()
+    gnt = GenerateAndTest(model, torch.optim.SGD(model.parameters(), 0.0), 0.02, maturity_threshold=5, preset="nature2024")
+    x = torch.randn(64, 4, dtype=torch.float64)
+    normalized = []
+    model[3].register_forward_hook(lambda module, args, output: normalized.append(output.mean(0).detach()))
+
+    def evaluated():
+        model.eval()
+        model(x)
+        model.train()
+        return normalized.pop()
+
+    replaced = {}
+    while "0" not in replaced:
+        model(x)
+        before = evaluated()
+        replaced = gnt.step().replaced
+    assert model[2].weight[:, replaced["0"]].eq(0).any()
+    kept = [i for i in range(5) if i not in replaced.get("2", [])]
+    torch.testing.assert_close(evaluated()[kept], before[kept], rtol=1e-9, atol=1e-9)
 
 
 class RandomNetwork(nn.Module):
@@ -518,3 +550,21 @@ def test_random_graphs(program, layer, unit):
     found = find_units(model)
     if found.layers:
         check_replacement(model, torch.randn(6, 4, dtype=torch.float64), layer, unit)
+
+
+plain_instruction = instruction.filter(lambda each: each[0] not in ("norm", "prelu"))
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.lists(plain_instruction, min_size=3, max_size=7), st.sampled_from(["paper", "nature2024"]))
+def test_random_graphs_equal_the_oracle(program, preset):
+    model = RandomNetwork([("linear", 0, 0, 4), ("tanh", 1, 0, 2), *program]).double()
+    groups = []
+    for layer in (found.units for found in find_units(model).layers):
+        sites = {}
+        for site in layer.sites:
+            taps = [[tap for tap, owner in enumerate(site.owners) if owner == (layer, unit)] for unit in range(layer.count)]
+            sites[site.readers[0].name] = (taps, [reader.name for reader in site.readers])
+        groups.append(([(part.name, part.index.tolist()) for part in layer.producers], sites))
+    if groups:
+        compare(model, groups, preset, None, 60)
