@@ -22,8 +22,10 @@ from rllib_ext.learners.rl_module import ContinualPPOTorchRLModule
 
 KNOWN = (DefaultPPOTorchRLModule, ContinualPPOTorchRLModule)
 """RLModules whose forward passes are known to be those of their encoders and heads, one after the other."""
-FORWARDS = ("_forward", "_forward_train", "_forward_exploration", "_forward_inference", "compute_values")
-FORWARDS += ("forward_train", "forward_exploration", "forward_inference")
+FORWARDS = (
+    *("_forward", "_forward_train", "_forward_exploration", "_forward_inference"),
+    *("compute_values", "forward_train", "forward_exploration", "forward_inference"),
+)
 """Methods that a subclass or torch.compile may have replaced."""
 NAMES: dict[type[nn.Module], str] = {getattr(nn, activation.module): name for name, activation in ACTIVATIONS.items()}
 

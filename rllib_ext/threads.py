@@ -5,6 +5,7 @@ person exported. The learner of a single run takes all cores that its process ma
 """
 
 import os
+from typing import Any
 
 import ray
 import torch
@@ -22,7 +23,8 @@ def learner_threads() -> int:
     """
     threads = len(os.sched_getaffinity(0))
     if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
-        threads = min(threads, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+        resources: Any = ray.get_runtime_context().get_assigned_resources()  # type: ignore[no-untyped-call]
+        threads = min(threads, int(resources.get("CPU", 1)))
     wanted = os.environ.get(VARIABLE, "")
     if wanted.isdecimal():
         threads = min(threads, int(wanted))

@@ -323,7 +323,8 @@ def of_run(tensor: Tensor, run: int | None) -> Tensor:
 def fill(tensor: Tensor, dim: int, index: Tensor, value: int) -> None:
     """`tensor.index_fill_(dim, index, value)`, for which NumPy needs a fifth of the time."""
     if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64, torch.int64):
-        tensor.numpy()[(*(slice(None),) * dim, index.numpy())] = value
+        at: Any = (*(slice(None),) * dim, index.numpy())
+        tensor.numpy()[at] = value
     else:
         tensor.index_fill_(dim, index, value)
 

@@ -148,7 +148,7 @@ def is_finite(gradient: Matrix) -> bool:
     for i in range(gradient.shape[0]):
         for j in range(gradient.shape[1]):
             total += np.float32(0) * gradient[i, j]
-    return total == np.float32(0)
+    return bool(total == np.float32(0))
 
 
 @compiled

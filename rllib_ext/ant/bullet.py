@@ -129,8 +129,8 @@ def _simulate(client: int, ant: int, action: NDArray[Any]) -> None:
     """One step of the physics with torques at the joints."""
     command = _control(client, ant, TORQUE_CONTROL)
     for joint in range(JOINTS):
-        torque = np.float64(action[joint])
-        torque = 1.0 if torque > 1.0 else -1.0 if torque < -1.0 else torque
+        wanted = np.float64(action[joint])
+        torque = 1.0 if wanted > 1.0 else -1.0 if wanted < -1.0 else wanted
         _set_torque(command, FIRST_JOINT_U + joint, TORQUE * torque)
     _submit(client, command)
     _submit(client, _step(client))

@@ -239,7 +239,7 @@ def _observe(
             value = np.float32(feet[k - 8 - 2 * JOINTS])
         elif k % 2 == 0:
             value = np.float32(2 * (sight[ANGLES.start + k - 8] - limits[joint, 0]) / limits[joint, 1] - 1.0)
-            at_limit += abs(value) > AT_LIMIT
+            at_limit += int(abs(value) > AT_LIMIT)
         else:
             value = np.float32(0.1 * sight[ANGLES.start + k - 8])
             speeds[joint] = value

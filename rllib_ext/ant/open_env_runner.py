@@ -52,6 +52,7 @@ class OpenEnvRunner(SingleAgentEnvRunner):
     _ongoing_episodes_for_metrics: dict[str, list[Any]]
     _cached_to_module: dict[str, torch.Tensor] | None
     _env_to_module: Any
+    _needs_initial_reset: bool
     _module_to_env: Any
     _slow_reason: str | None = None
     """Why RLlib's loop ran last; None if ours did, or if there was none yet."""
@@ -235,7 +236,8 @@ class _Loop:
         assert not isinstance(networks, str)
         self.runner, self.explore, self.num_timesteps, self.num_episodes = runner, explore, num_timesteps, num_episodes
         ways = {"normalize": runner.config.normalize_actions, "clip": runner.config.clip_actions}
-        self.policy = PlainPolicy(networks, runner.env.single_action_space, **ways)
+        space: Any = runner.env.single_action_space
+        self.policy = PlainPolicy(networks, space, **ways)
         self.for_env = np.empty((runner.num_envs, len(self.policy.log_std)), np.float32)
         self.done: list[SingleAgentEpisode] = []
         self.policy_seconds = self.env_seconds = 0.0
@@ -249,7 +251,7 @@ class _Loop:
         self.steps = self.episodes = self.now = 0
         self.envs = vector.envs
         self.ants = [env.unwrapped for env in vector.envs]
-        self.limits = [_time_limit(env) for env in vector.envs]
+        self.limits: list[Any] = [_time_limit(env) for env in vector.envs]
         self.waiting = [not episode.is_reset for episode in runner._ongoing_episodes]
         """Whether each environment is to be reset next."""
         self.everyone = list(range(runner.num_envs))
@@ -364,7 +366,7 @@ class _Loop:
     def leave(self) -> None:
         """Leaves runner and environments as RLlib's loop would, so that either loop may go on."""
         runner, vector = self.runner, self.runner.env.unwrapped
-        vector._autoreset_envs = np.array(self.waiting)  # type: ignore[attr-defined]
+        vector._autoreset_envs = np.array(self.waiting)
         runner._cached_to_module = {Columns.OBS: torch.from_numpy(self.rollout.observations[self.now].copy())}
         if self.ticks_made:
             runner.metrics.log_value(RLMODULE_INFERENCE_TIMER, self.policy_seconds / self.ticks_made)

@@ -129,10 +129,12 @@ class CompiledUpdate:
         """Learns from all mini-batches, if there was no `refusal`."""
         assert plain.value is not None
         order = batches.order()
-        columns = [batches.columns[name].detach().contiguous().numpy() for name in COLUMNS]
-        rows = Rows(*columns, order.numpy())
+        columns: list[Any] = [batches.columns[name].detach().contiguous().numpy() for name in COLUMNS]
+        rows = Rows(*[*columns, order.numpy()])
         both = [_Part(self, plain, net, optimizer, batches.size, settings) for net in (plain.policy, plain.value)]
-        done, due, report, replaced = 0, [], None, 0
+        done, replaced = 0, 0
+        due: list[int] = []
+        report: StepReport | None = None
         while done < batches.total:
             until = batches.total
             if gnt is not None:
@@ -217,7 +219,8 @@ class _Part:
         code = int(Activation[net.activation.upper()])
         limits = (settings.clip, settings.entropy_coefficient, plain.log_std_limit, settings.value_clip)
         numbers = [float(x) for x in (*limits, settings.value_coefficient)]
-        self.loss = Loss(is_policy, code, *numbers, *scalars, settings.clean)  # type: ignore[arg-type]
+        of_loss: list[Any] = [is_policy, code, *numbers, *scalars, settings.clean]
+        self.loss = Loss(*of_loss)
         self.counts = np.zeros(len(net.parameters) + 1, np.int64)
         self.per_example, self.entropy = np.zeros(size, np.float32), np.zeros(1)
         if is_policy:
@@ -245,7 +248,8 @@ class _Part:
             self.per_example,
             self.entropy,
         )
-        return step, self.owner.adam.table(*self.group["betas"], step + steps), self.network, self.loss
+        beta1, beta2 = self.group["betas"]
+        return step, self.owner.adam.table(beta1, beta2, step + steps), self.network, self.loss
 
     def count(self, steps: int) -> None:
         """Counts the optimizer's steps that were made."""

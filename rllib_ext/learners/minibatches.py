@@ -25,12 +25,12 @@ class MiniBatch(NamedTuple):
     """Number of time-steps."""
     is_last: bool
     """Whether it is the last one of its iteration."""
-    count: int = 1
+    stands_for: int = 1
     """For how many mini-batches of so many rows it stands."""
 
     def env_steps(self) -> int:
         """The number of time-steps, as RLlib asks for it."""
-        return self.rows * self.count
+        return self.rows * self.stands_for
 
 
 class MiniBatches:
@@ -87,7 +87,7 @@ class MiniBatches:
 
     def at_once(self) -> MiniBatch:
         """One that stands for all mini-batches, where they were learned from in one go."""
-        return MiniBatch({self.module_id: self.columns}, self.size, is_last=True, count=self.total)
+        return MiniBatch({self.module_id: self.columns}, self.size, is_last=True, stands_for=self.total)
 
     def _order(self, epoch: int) -> Tensor:
         draws = words(self.seed, Purpose.MINI_BATCHES, self.rows, address=(epoch, self.learner, 0))

@@ -26,8 +26,10 @@ from rllib_ext.plain_module import PlainActorCritic, plain_actor_critic
 
 LOGGER = logging.getLogger(__name__)
 
-OF_MINI_BATCHES = ("compute_loss_for_module", "compute_losses", "compute_gradients", "postprocess_gradients")
-OF_MINI_BATCHES += ("postprocess_gradients_for_module", "apply_gradients", "step_optimizers", "before_mini_batch")
+OF_MINI_BATCHES = (
+    *("compute_loss_for_module", "compute_losses", "compute_gradients", "postprocess_gradients"),
+    *("postprocess_gradients_for_module", "apply_gradients", "step_optimizers", "before_mini_batch"),
+)
 """Methods that every mini-batch goes through: where one is overridden, compiled code must not take its place."""
 EPOCHS = "num_epochs"
 """Name of a part of the state: epochs so far."""
@@ -112,7 +114,8 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
         value_loss = torch.clamp(errors, 0, config.vf_clip_param)
         targets = outcome.last[Postprocessing.VALUE_TARGETS]
         self._report(module_id, outcome.surrogate, value_loss, errors, targets, outcome.values, outcome.entropy)
-        return torch.mean(-outcome.surrogate + config.vf_loss_coeff * value_loss) - entropy * outcome.entropy
+        loss: torch.Tensor = torch.mean(-outcome.surrogate + config.vf_loss_coeff * value_loss) - entropy * outcome.entropy
+        return loss
 
     def _compilable(self, module_id: str) -> tuple[PlainActorCritic, Adam] | str:
         """The networks and the optimizer of a module that compiled code may train, or why it may not."""
