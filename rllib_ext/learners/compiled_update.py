@@ -86,7 +86,7 @@ def refusal(plain: PlainActorCritic, optimizers: list[Any], gnt: GenerateAndTest
         return "the optimizer has a setting that compiled code does not know"
     if not all(p.requires_grad for p in parameters):
         return "some parameters are frozen"
-    if len({optimizer.state_of(p)["time_step"] for p in parameters}) > 1:
+    if len({optimizer.state_of(p)["time_step"] for p in groups[0]["params"]}) > 1:
         return "some parameters had fewer updates than others"
     if gnt is not None:
         hidden = {id(layer.weight) for net in networks if net is not None for layer in net.layers[:-1]}
