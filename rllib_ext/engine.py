@@ -2,7 +2,7 @@
 
 import json
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_complete
 from cbp_ray.problems import SlipperyAntConfig
 from rllib_ext.ant.environment import ENVIRONMENT
 from rllib_ext.ant.episode_returns import ReturnBins, finished_episodes
@@ -31,6 +31,8 @@ DIAGNOSTICS = {
     "stable_rank": "stable_rank",
 }
 """Our names of what the learner measures of every hidden layer."""
+UNITS = {"age": "age_mean", "utility": "utility_mean"}
+"""Likewise, of a learner with generate-and-test."""
 
 
 def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
@@ -55,7 +57,7 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
     return result
 
 
-class RllibEngine:
+class RllibEngine(Engine):
     """Runs of one config, one after the other within each bin.
 
     An iteration of PPO may reach beyond the end of a bin; the next bin then begins with what is left of it.
@@ -68,12 +70,27 @@ class RllibEngine:
 
     def advance(self, examples: int) -> Metrics:
         """See `Engine`."""
+        return all_parts(self.advance_in_parts(examples))
+
+    def advance_in_parts(self, examples: int) -> Generator[int, None, Metrics]:
+        """See `Engine`. It pauses after every iteration."""
+        begun, rows = self.steps, list[dict[str, float]]()
         self.steps += examples
-        rows = []
-        for run in self.runs:
-            with run.own_random_numbers():
-                rows.append(run.advance(self.steps))
+        for number, run in enumerate(self.runs):
+            row = None
+            while row is None:
+                with run.own_random_numbers():
+                    row = run.advance(self.steps)
+                # The iteration may have gone beyond the bin.
+                seen = min(run.seen - begun, examples)
+                yield (number * examples + seen) // len(self.runs)
+            rows.append(row)
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def units(self) -> Metrics:
+        """See `Engine`."""
+        each = [run.units for run in self.runs]
+        return {name: np.array([units[name] for units in each]) for name in each[0]}
 
     def state(self) -> Arrays:
         """See `Engine`."""
@@ -107,6 +124,8 @@ class _Run:
         self.algorithm: ContinualPPO | None = None
         self.diagnostics = dict.fromkeys(DIAGNOSTICS, float("nan"))
         self.random: dict[str, Any] | None = None
+        self.units: dict[str, float] = {}
+        self.replaced, self.seen = 0.0, 0
 
     @contextmanager
     def own_random_numbers(self) -> Iterator[None]:
@@ -126,17 +145,23 @@ class _Run:
             self.algorithm = self.settings.build_algo()
         return self.algorithm
 
-    def advance(self, target: int) -> dict[str, float]:
-        """Trains until there are `target` time-steps."""
-        algorithm, replaced = self.build(), 0.0
-        while algorithm.global_step < target:
+    def advance(self, target: int) -> dict[str, float] | None:
+        """Trains for an iteration, unless there are `target` time-steps already; the bin's metrics once there are."""
+        algorithm = self.build()
+        if algorithm.global_step < target:
             result = algorithm.train()
             self.bins.add(finished_episodes(result))
             learned: dict[str, Any] = result[LEARNER_RESULTS][DEFAULT_MODULE_ID].get(RESULTS, {})
-            replaced += float(learned.get("replaced", 0.0))
+            self.replaced += float(learned.get("replaced", 0.0))
             layers = [numbers for numbers in learned.values() if isinstance(numbers, dict)]
             for ours, theirs in DIAGNOSTICS.items():
                 self.diagnostics[ours] = float(np.mean([layer.get(theirs, np.nan) for layer in layers] or [np.nan]))
+            if any("age_mean" in layer for layer in layers):
+                self.units = {ours: float(np.mean([layer.get(n, np.nan) for layer in layers])) for ours, n in UNITS.items()}
+        self.seen = algorithm.global_step
+        if self.seen < target:
+            return None
+        replaced, self.replaced = self.replaced, 0.0
         episode_return, episodes = self.bins.take(target)
         return {
             "episode_return": episode_return,

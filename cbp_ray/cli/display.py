@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ LOG_WIDTH = 132
 """Columns of a table that goes to a file or a pipe."""
 PLAIN_SECONDS = 10.0
 """Seconds between two lines that say nothing new."""
+START_SECONDS = 4.0
+"""Likewise, until the first examples are learned from."""
 
 
 def table_of(*columns: "Column | str") -> "Table":
@@ -82,6 +85,27 @@ def summary(totals: "Totals") -> str:
     return "; ".join(parts)
 
 
+def beginning(totals: "Totals") -> str:
+    """What a sweep finds when it begins, and what is left to do."""
+    found = []
+    if totals.stored_runs:
+        found.append(f"{totals.stored_runs} of {totals.stored_runs + totals.runs} runs are stored")
+    if totals.resumed_trials:
+        found.append(f"{totals.resumed_trials} trials go on from a checkpoint")
+    found.append(f"{totals.runs} runs to do in {totals.trials} trials, {totals.slots} at once")
+    return ", ".join(found)
+
+
+def standing(totals: "Totals") -> str:
+    """Where a sweep is, with what was stored before it began: `120/300 runs, 35 M examples/s, about 4 min left`."""
+    runs = f"{totals.stored_runs + totals.runs_done}/{totals.stored_runs + totals.runs} runs"
+    trials = f"{totals.trials_done}/{totals.trials} trials"
+    speed = totals.doing or (rate(totals) if totals.examples_done else "in the first bin")
+    left = f"about {span(totals.remaining_seconds)} left" if totals.remaining_seconds is not None else ""
+    failed = f"{totals.failed} failed" if totals.failed else ""
+    return ", ".join(filter(None, (runs, trials, speed, left, failed)))
+
+
 def incident(event: "Event") -> str | None:
     """A line about an event that should not scroll away; None for the others."""
     about = event.about
@@ -101,23 +125,43 @@ def _end(event: "Event") -> None:
 
 
 class Lines(Display):
-    """Prints a line every few seconds."""
+    """Prints a line every few seconds. Until the first examples are learned from, also while nobody calls it."""
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._doing, self._begun, self._said = "starting", time.monotonic(), time.monotonic()
+        self._learning = threading.Event()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        while not self._learning.wait(0.5):
+            if time.monotonic() - self._said >= START_SECONDS:
+                self._say(f"{self._doing}, {span(time.monotonic() - self._begun)} since the start")
+
+    def _say(self, line: str) -> None:
+        self._said = time.monotonic()
+        click.echo(line)
 
     def __call__(self, event: "Event") -> None:
         totals = event.totals
+        if totals.doing and totals.doing != self._doing:
+            self._doing = totals.doing
+            if event.kind != "start":
+                self._say(totals.doing)
         if event.kind == "start":
-            click.echo(f"{event.about['storage']}: {totals.runs} runs in {totals.trials} trials, {totals.slots} at once")
+            self._say(f"{event.about['storage']}: {beginning(totals)}")
         elif event.kind == "end":
+            self.close()
             _end(event)
         elif (line := incident(event)) is not None:
-            click.echo(line)
-        elif event.kind == "progress" and time.monotonic() >= self._next:
+            self._say(line)
+        elif event.kind == "progress" and totals.examples_done and time.monotonic() >= self._next:
+            self._learning.set()
             self._next = time.monotonic() + PLAIN_SECONDS
-            done = f"{totals.trials_done}/{totals.trials} trials, {totals.runs_done}/{totals.runs} runs"
-            click.echo(f"{done}, {rate(totals)}, {span(totals.remaining_seconds)} left, {totals.failed} failed")
+            self._say(standing(totals))
+
+    def close(self) -> None:
+        self._learning.set()
 
 
 class Bar(Display):
@@ -129,7 +173,7 @@ class Bar(Display):
         self._progress = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), transient=True
         )
-        self._task = self._progress.add_task("starting Ray", total=None, text="")
+        self._task = self._progress.add_task("starting", total=None, text="")
         self._progress.start()
 
     def __call__(self, event: "Event") -> None:
@@ -138,13 +182,17 @@ class Bar(Display):
             self.close()
             _end(event)
             return
-        if (line := incident(event)) is not None:
+        if event.kind == "phase":
+            self._progress.update(self._task, description=totals.doing)
+            return
+        line = f"{event.about['storage']}: {beginning(totals)}" if event.kind == "start" else incident(event)
+        if line is not None:
             self._progress.console.print(line, markup=False, highlight=False)
-        text = f"{totals.trials_done}/{totals.trials} trials · {rate(totals)} · {span(totals.remaining_seconds)} left"
-        if totals.failed:
-            text += f" · {totals.failed} failed"
-        fields: dict[str, Any] = {"description": f"{totals.runs_done}/{totals.runs} runs", "text": text}
-        self._progress.update(self._task, total=totals.estimated_seconds, completed=totals.estimated_done, **fields)
+        runs, _, text = standing(totals).partition(", ")
+        fields: dict[str, Any] = {"description": runs, "text": text.replace(", ", " · ")}
+        # What was stored before is a part of the bar.
+        whole, done = totals.stored_seconds + totals.estimated_seconds, totals.stored_seconds + totals.estimated_done
+        self._progress.update(self._task, total=whole, completed=done, **fields)
 
     def close(self) -> None:
         self._progress.stop()

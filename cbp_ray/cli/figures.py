@@ -110,7 +110,8 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
     """Draw a figure, or any sweep, from stored results, without running anything.
 
     For a figure of the paper, writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails. For a
-    sweep file, draws a learning curve of each configuration, and writes the numbers beside it.
+    sweep file, draws a learning curve of each configuration, and writes the numbers beside it; of a sweep that is not
+    complete, what is stored and what runs so far.
 
     \b
     Examples:
@@ -143,18 +144,20 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
 
 
 def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> int:
-    from cbp_ray.figures.sweep_curves import draw_sweep, read_sweep, sweep_table
+    from cbp_ray.figures.sweep_curves import draw_sweep, read_sweep, say_missing, sweep_table
     from cbp_ray.results import Store
     from cbp_ray.sweeps import load_sweep
 
     storage = options.check_storage(storage, writes=False)
     directory = _directory(storage, output, scale)
     sweep = load_sweep(config, scale=scale)
-    settings = read_sweep(sweep, Store(storage, sweep.name))
+    drawn = read_sweep(sweep, Store(storage, sweep.name))
     options.check_writable(directory, "--output")
     path = directory / sweep.source
-    draw_sweep(sweep, settings, path)
-    path.with_name(f"{path.name}.csv").write_text(sweep_table(settings), encoding="utf-8")
+    draw_sweep(sweep, drawn, path)
+    path.with_name(f"{path.name}.csv").write_text(sweep_table(drawn), encoding="utf-8")
+    if missing := say_missing(sweep, drawn):
+        click.echo(missing)
     click.echo(f"{path}.png, .pdf and .csv")
     return 0
 

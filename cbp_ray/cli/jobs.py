@@ -45,7 +45,7 @@ def submit(
     """
     from cbp_ray.sweeps import jobs, load_sweep
 
-    load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
+    sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
     check_outlives_job(storage, "--storage")
     inside = config.resolve()
     if not inside.is_relative_to(working_dir.resolve()):
@@ -57,6 +57,10 @@ def submit(
     arguments += ["--time-limit", f"{time_limit:g}s"] if time_limit else []
     job = jobs.submit(address, arguments, working_dir.resolve())
     click.echo(job)
+    # On the error stream, so that a script gets the id alone.
+    status = f"cbp-ray status {sweep.name} --storage {storage} --watch"
+    for line in (f"cbp-ray logs {job} --address {address} --follow", status, f"cbp-ray stop {job} --address {address}"):
+        click.echo(f"  {line}", err=True)
     return _follow(address, job) if wait else 0
 
 

@@ -20,6 +20,7 @@ from cbp_ray.cli.options import (
     storage_option,
     sweep_options,
 )
+from cbp_ray.cli.watch import status_table, status_warnings, watch_sweeps
 from cbp_ray.errors import InputError
 
 if TYPE_CHECKING:
@@ -135,24 +136,27 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
 @click.argument("sweep", required=False)
 @storage_option
 @click.option("--failed", is_flag=True, help="Show the trials that failed, with their tracebacks.")
+@click.option("--watch", is_flag=True, help="Also show what runs, with its latest value and a small curve, and go on.")
 @click.option("--address", metavar="URL", help="List the jobs of this job server instead, http://HOST:8265.")
 @json_option
-def status(sweep: str | None, storage: str, failed: bool, address: str | None, as_json: bool) -> None:
+def status(sweep: str | None, storage: str, failed: bool, watch: bool, address: str | None, as_json: bool) -> None:
     """Say what is done, running, failed and missing.
 
     Reports on one SWEEP, or on all that are in the storage, from any shell and at any time: while a sweep runs
-    elsewhere, and after it died. With --address, lists the jobs of a cluster.
+    elsewhere, and after it died. With --watch, shows every few seconds how it goes, until nothing runs any more. With
+    --address, lists the jobs of a cluster.
 
     \b
     Examples:
       cbp-ray status
       cbp-ray status bit_flipping --storage /data/cbp
+      cbp-ray status bit_flipping --watch
       cbp-ray status bit_flipping --failed
       cbp-ray status --address http://head:8265
     """
     if address is not None:
-        if sweep is not None or failed:
-            given = "--failed" if failed else f"SWEEP {sweep!r}"
+        if sweep is not None or failed or watch:
+            given = "--failed" if failed else "--watch" if watch else f"SWEEP {sweep!r}"
             raise InputError(f"--address: lists jobs, not sweeps, got it together with {given}; leave one of them out")
         return _show_jobs(address, as_json)
     from cbp_ray.sweeps.failures import read_all
@@ -167,21 +171,20 @@ def status(sweep: str | None, storage: str, failed: bool, address: str | None, a
             click.echo(f"{failure['sweep']} {failure['group']} {failure['trial_id']} after {failure['attempts']} attempts")
             click.echo(failure["traceback"] + "\n")
         return click.echo(f"{len(found)} trials failed")
+    if watch:
+        if failed or as_json:
+            raise InputError(
+                f"--watch: is for people, got it together with {'--failed' if failed else '--json'}; leave one out"
+            )
+        return watch_sweeps(stores)
     rows = [row for store in stores for row in statuses(store)]
     if as_json:
         return click.echo(json.dumps([asdict(row) | {"missing": row.missing} for row in rows]))
     if not rows:
         return click.echo(f"no sweeps in {storage}")
-    from rich.table import Column
-
-    whole = [Column(name, no_wrap=True) for name in ("runs done", "failed", "last sign")]
-    # Folded rather than cut where there is no room: their names are typed elsewhere.
-    table = table_of(Column("sweep", overflow="fold"), Column("file", overflow="fold"), "state", *whole)
-    for row in rows:
-        sign = f"{span(row.silent_seconds)} ago" if row.silent_seconds is not None else "none"
-        state = row.state if row.remaining_seconds is None else f"{row.state}, {span(row.remaining_seconds)} left"
-        table.add_row(row.sweep, row.source, state, f"{row.done}/{row.runs}", str(row.failed), sign)
-    print_table(table)
+    print_table(status_table(rows))
+    for line in status_warnings(rows):
+        click.echo(line)
 
 
 def _show_jobs(address: str, as_json: bool) -> None:

@@ -1,8 +1,8 @@
 """Online experiments: a config and seeds in, learning curves out. The loop is a generator; what surrounds it is yours."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Bin:
     metrics: Metrics
     """What the bin records, each [seeds]; see `config.metrics`."""
     _checkpoint: Callable[[], Checkpoint]
+    units: Metrics = field(default_factory=dict)
+    """What generate-and-test sees of the hidden units at the bin's end, each [seeds]; see `engines.engine.UNITS`."""
 
     def checkpoint(self) -> Checkpoint:
         """Plain arrays from which `iterate_online(…, state=…)` goes on after this bin.
@@ -43,6 +45,14 @@ class Bin:
           RuntimeError: if the runs have gone on since; take it before the next bin.
         """
         return self._checkpoint()
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A moment within a bin."""
+
+    examples: int
+    """Examples that each run has seen so far, on average."""
 
 
 def iterate_online(
@@ -67,6 +77,17 @@ def iterate_online(
     Raises:
       InputError: at the call, not at the first bin.
     """
+    return (point for point in iterate_with_pauses(config, seeds, engine, state, device) if isinstance(point, Bin))
+
+
+def iterate_with_pauses(
+    config: Mapping[str, Any] | OnlineConfig,
+    seeds: Iterable[int] = range(100),
+    engine: EngineName = "kernel",
+    state: Checkpoint | None = None,
+    device: str = "cpu",
+) -> Iterator[Bin | Pause]:
+    """Does what `iterate_online` does, and also pauses within bins that take long, where the engine can."""
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     runner = make_engine(config, engine, seeds, device)
     first = 0 if state is None else _resume(runner, state, config, seeds, engine)
@@ -122,7 +143,7 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     return checked
 
 
-def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin]:
+def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin | Pause]:
     begun = first
 
     def checkpoint(bins: int) -> Checkpoint:
@@ -140,7 +161,20 @@ def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: 
     for index in range(first, config.bins):
         begun, seen = index + 1, index * config.bin_size
         count = min(config.bin_size, config.examples - seen)
-        yield Bin(index, config.bins, seen + count, runner.advance(count), functools.partial(checkpoint, begun))
+        metrics = yield from _pauses(runner.advance_in_parts(count), seen)
+        point = functools.partial(checkpoint, begun)
+        yield Bin(index, config.bins, seen + count, metrics, point, runner.units())
+
+
+def _pauses(parts: Generator[int, None, Metrics], seen: int) -> Generator[Pause, None, Metrics]:
+    """The pauses of an engine within a bin, before which each run has seen so many examples."""
+    while True:
+        try:
+            part = next(parts)
+        except StopIteration as end:
+            metrics: Metrics = end.value
+            return metrics
+        yield Pause(seen + part)
 
 
 def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:

@@ -50,6 +50,16 @@ class ContinualBackprop(Method):
             return {**data, "utility": preset and preset.utility}
         return data
 
+    def never_acted(self, replacements: float, updates: float, units: int) -> str | None:
+        if replacements or self.replacement_rate == 0:
+            return None
+        if updates <= self.maturity_threshold:
+            why = f"no unit got older than maturity_threshold = {self.maturity_threshold} in {updates:,.0f} steps"
+            return f"{self.label} never replaced a unit: {why}; lower it or run longer"
+        expected = self.replacement_rate * units * (updates - self.maturity_threshold)
+        why = f"replacement_rate = {self.replacement_rate:g} makes {expected:.2g} of a layer of {units} in {updates:,.0f} steps"
+        return f"{self.label} never replaced a unit: {why}; raise it or run longer"
+
     def rllib(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name", "weight_decay"})
 

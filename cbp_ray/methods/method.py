@@ -98,6 +98,16 @@ class Method(Model):
         """
         return None
 
+    def never_acted(self, replacements: float, updates: float, units: int) -> str | None:
+        """One line if runs have ended in which the method should have done something and did not; None otherwise.
+
+        Args:
+          replacements: units replaced in all runs together.
+          updates: steps of a run after which the method could have acted.
+          units: hidden units of its smallest layer.
+        """
+        return None
+
     def rllib(self) -> dict[str, Any] | None:
         """Arguments of `.continual_backprop(...)` for PPO, empty for plain PPO; None says that PPO lacks this method."""
         return None

@@ -42,6 +42,11 @@ class Problem(Model):
         return ()
 
     @property
+    def updates_per_example(self) -> float:
+        """Gradient steps per example."""
+        return 1.0
+
+    @property
     def examples_per_task(self) -> int | None:
         """Examples of a task, after which it is worth saving a checkpoint; None for a problem without tasks."""
         return None

@@ -59,6 +59,10 @@ class SlipperyAntConfig(Problem):
     clip: Positive = 0.2
     """How far the ratio of probabilities may leave 1."""
 
+    @property
+    def updates_per_example(self) -> float:
+        return self.epochs / self.minibatch_size
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.friction_low > self.friction_high:

@@ -111,6 +111,22 @@ class Folder:
             stream.write(content)
         self.filesystem.move(temporary, target)
 
+    def append(self, name: str, content: bytes) -> None:
+        """Adds to the end of a file, or of one at a path below.
+
+        Raises:
+          FileNotFoundError: if there is none.
+        """
+        if self.local is None:
+            # Object stores have no append. Who reads on from where it was finds the same bytes before it.
+            self.write(name, self.read(name) + content)
+            return
+        descriptor = os.open(f"{self.path}/{name}", os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+
     def remove(self, name: str) -> None:
         """Removes a file, or one at a path below; nothing happens if there is none."""
         with contextlib.suppress(FileNotFoundError):

@@ -71,7 +71,7 @@ class Store:
         self.folder = self.storage / sweep
         self.curves, self.runs = self.folder / "curves", self.folder / "runs"
         self.checkpoints, self.failures = self.folder / "checkpoints", self.folder / "failures"
-        self.partial = self.folder / "partial"
+        self.partial, self.live = self.folder / "partial", self.folder / "live"
 
     def names(self) -> list[BlockName]:
         """Every stored block, from the names of the files alone."""
@@ -82,9 +82,10 @@ class Store:
         return self.curves.has(block.trial_id + SUFFIX)
 
     def tidy(self) -> None:
-        """Removes failures, checkpoints and partial curves all of whose runs are stored by now, in whatever blocks."""
+        """Removes failures, checkpoints and unfinished curves all of whose runs are stored by now, in whatever blocks."""
         stored = seeds_by_key(self.names())
-        for folder, suffix in ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT), (self.partial, SUFFIX)):
+        kinds = ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT), (self.partial, SUFFIX), (self.live, CHECKPOINT))
+        for folder, suffix in kinds:
             for name in block_names(folder, suffix):
                 if name.within(stored):
                     folder.remove(f"{name}{suffix}")

@@ -1,41 +1,76 @@
-"""TensorBoard: one run per configuration, with the mean over seeds, its confidence band and the diagnostics.
+"""TensorBoard: one run per configuration, with the mean over the seeds at hand, its confidence band and the diagnostics.
 
-Written without torch or TensorFlow. What a run is called depends on its configuration alone (see `label`), and its file's name
-says which configuration and seeds it sums up. So whatever files share a sweep, at whatever scale and in whatever order they
-run, no run takes another's place, none is there twice, and what is missing or outdated shows in the names.
+A run is a folder, and its newest file has all of it. The file's number says which is the newest; its name also says which
+configuration it shows, and of which seeds, or that it grows with runs that have not ended. While they run, points are appended.
+Whatever changes points that TensorBoard may have read (more seeds, another process that goes on, the end) is a file with a
+higher number that begins by saying that earlier points no longer count: TensorBoard, which forgets nothing by itself, then
+replaces them. The file before it is left for a while, because TensorBoard may still read it and would wait for it forever.
 """
 
+import contextlib
 import hashlib
-import io
-import json
+import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
-from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.custom_scalar import metadata as custom_scalar
-from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2, summary_v2
-from tensorboard.summary.writer.record_writer import RecordWriter
-
-from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.curves import Curves
-from cbp_ray.problems import DEFAULT_PROBLEM
-from cbp_ray.results.intervals import mean_interval
-from cbp_ray.results.keys import KEY_LENGTH, BlockName, config_key, encode_seeds
+from cbp_ray.results import board_events
+from cbp_ray.results.board_events import Chart
+from cbp_ray.results.curve_summary import CurveSummary
+from cbp_ray.results.keys import KEY_LENGTH, encode_seeds
+from cbp_ray.results.run_names import Settings, safe
+from cbp_ray.results.run_names import flat_settings as flat_settings
+from cbp_ray.results.run_names import varying as varying
 from cbp_ray.results.store import Store
 
 FOLDER = "tensorboard"
 PREFIX = "events.out.tfevents."
-HEAD = f"{PREFIX}head-"
-RUN = re.compile(re.escape(PREFIX) + f"([0-9a-f]{{{KEY_LENGTH}}})-[0-9a-f]{{16}}")
-SECTIONS = {"algorithm": 0, "network": 1, "optimizer": 2}
-LONGEST_NAME = 180
-"""Length of the name of a run's folder; file systems allow 255 bytes."""
+LIVE = "live"
+RUN = re.compile(re.escape(PREFIX) + rf"(\d{{6}})-([0-9a-f]{{{KEY_LENGTH}}})-({LIVE}|[0-9a-f]{{16}})")
+HEAD = re.compile(re.escape(PREFIX) + r"(\d{6})-head-([0-9a-f]{16})")
+OLD_RUN = re.compile(re.escape(PREFIX) + f"([0-9a-f]{{{KEY_LENGTH}}})-[0-9a-f]{{16}}")
+OLD_HEAD = re.compile(re.escape(PREFIX) + "head-[0-9a-f]{16}")
+"""Names that earlier versions gave their files."""
+READ_SECONDS = 60.0
+"""After this time TensorBoard has gone on to a newer file."""
+LARGEST_GROWTH = 4
+"""A file that has become this many times as long as when it was new gives way to a new one."""
 
-Settings = dict[str, str | float | bool]
+
+class Look(NamedTuple):
+    """What the runs of a sweep have in common."""
+
+    metric: str
+    """Name of the metric that they are judged by."""
+    columns: Settings
+    """Settings in which configurations differ, each with one of its values."""
+    charts: list[Chart]
+    """The charts with bands."""
+
+
+class Run(NamedTuple):
+    """One configuration as TensorBoard shows it."""
+
+    key: str
+    """Key of the configuration."""
+    name: str
+    """Name of the run: its folder."""
+    settings: Settings
+    """The hyper-parameters to show."""
+    chart: Chart
+    """Where its band is drawn."""
+
+
+@dataclass
+class _Open:
+    """A file that this process has written and may append to."""
+
+    path: str
+    begun_bytes: int
+    bytes: int
 
 
 class Boards:
@@ -43,221 +78,175 @@ class Boards:
 
     Args:
       store: where results are, and where `tensorboard/` goes.
-      engine: which engine's results.
-      columns: settings in which configurations of the sweep differ, each with one of its values; asked for when the first
-        run is written.
+      look: what the runs have in common; asked for when the first run is written.
     """
 
-    def __init__(self, store: Store, engine: str, columns: Callable[[], Settings]) -> None:
-        self._store, self._engine, self._columns = store, engine, columns
+    def __init__(self, store: Store, look: Callable[[], Look]) -> None:
+        self._look = look
         self._folder = store.folder / FOLDER
-        self._heads: set[str] = set()
-        self._by_key, self._by_label = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        self._files: dict[str, dict[str, int]] = defaultdict(dict)
+        """Number of each run's file by its path below the folder, for every key; 0 in names of earlier versions."""
+        self._heads: dict[str, int] = {}
+        self._at: dict[str, dict[str, str]] = defaultdict(dict)
+        """Key of each run's file by its path, for every folder; heads have none."""
+        self._open: dict[str, _Open] = {}
+        self._superseded: dict[str, float] = {}
         self._head_written = False
         # One walk over everything instead of a look into every run's folder.
         for path in self._folder.tree():
-            place, _, name = path.rpartition("/")
-            if name.startswith(HEAD):
-                self._heads.add(path)
-            elif (match := RUN.fullmatch(name)) is not None:
-                self._by_key[match[1]].add(path)
-                self._by_label[place].add(path)
+            name = path.rpartition("/")[2]
+            if (match := RUN.fullmatch(name)) is not None:
+                self._add(path, int(match[1]), match[2])
+            elif (match := OLD_RUN.fullmatch(name)) is not None:
+                self._add(path, 0, match[1])
+            elif (match := HEAD.fullmatch(name)) is not None:
+                self._add(path, int(match[1]))
+            elif OLD_HEAD.fullmatch(name) is not None:
+                self._add(path, 0)
+        for files in list(self._files.values()):
+            newest = max(files, key=lambda path: files[path])
+            for path in files.keys() - {newest}:
+                self._remove(files, path)
 
     def has(self, key: str, seeds: Iterable[int]) -> bool:
         """Whether there is a run of the configuration with this key that sums up exactly these seeds."""
-        name = _file(key, seeds)
-        return any(path.rpartition("/")[2] == name for path in self._by_key[key])
+        return self._kind(key) == _kind(seeds)
 
-    def write(self, config: OnlineConfig, group: str, names: Iterable[BlockName]) -> None:
-        """Writes the run of one configuration over all seeds of its stored blocks, unless it is there.
+    def grows(self, key: str) -> bool:
+        """Whether there is a run of the configuration with this key of which more is to come."""
+        return self._kind(key) == LIVE
 
-        The group, of the sweep's file, is for the hyper-parameters tab.
+    def name(self, key: str) -> str | None:
+        """The name of the run of the configuration with this key; None if there is none."""
+        newest = self._newest(key)
+        return None if newest is None else newest.rpartition("/")[0]
+
+    def write(self, run: Run, summary: CurveSummary, seeds: Iterable[int] | None) -> None:
+        """Writes the whole run of one configuration.
+
+        Args:
+          run: what it is called, and its settings.
+          summary: all its bins.
+          seeds: the seeds that it sums up, all of whose bins are there; None if more is to come.
         """
-        names = list(names)
-        seeds = sorted({seed for name in names for seed in name.seeds})
-        key = config_key(config, self._engine)
-        if self.has(key, seeds):
-            return
-        curves = self._store.read_curves(config, seeds, self._engine, names)
-        place = label(config, self._engine)
+        place = self._place(run)
         if not self._head_written:
-            self._write_head(place, key, curves.performance)
-        settings = flat_settings(config) | {"group": group, "engine": self._engine, "seeds": len(seeds)}
-        (self._folder / place).write(_file(key, seeds), encode(_run_events(curves, settings)))
-        path = f"{place}/{_file(key, seeds)}"
-        # Fewer seeds; an older version of the results; the same configuration under the name that an older version gave it.
-        for old in (self._by_key[key] | self._by_label[place]) - {path}:
-            self._folder.remove(old)
-        self._by_key[key] = self._by_label[place] = {path}
+            self._write_head(place)
+        number = 1 + self._last_number(place)
+        events = [*board_events.about_run(run.name, run.settings)]
+        events += board_events.points(summary, run.chart, first=0, replaces=number > 1, complete=seeds is not None)
+        content = board_events.encode(events)
+        path = f"{place}/{PREFIX}{number:06}-{run.key}-{LIVE if seeds is None else _kind(seeds)}"
+        (self._folder / place).write(path.rpartition("/")[2], content)
+        files = self._files[run.key]
+        before = self._newest(run.key)
+        for old in list(files):
+            if old != before or files[old] == 0 or old.rpartition("/")[0] != place:
+                self._remove(files, old)
+            else:
+                self._superseded[old] = time.monotonic()
+        self._add(path, number, run.key)
+        self._open[run.key] = _Open(path, len(content), len(content))
 
-    def _write_head(self, place: str, key: str, metric: str) -> None:
-        """What is common to all runs: the columns of the hyper-parameters tab and the chart with the band.
+    def append(self, run: Run, summary: CurveSummary, first: int, *, replaces: bool) -> None:
+        """Adds points from bin number `first` on to a run of which more is to come, in place of those that were there.
+
+        Args:
+          run: what it is called, and its settings.
+          summary: all its bins.
+          first: number of the first bin that is new or has changed.
+          replaces: whether some were there.
+        """
+        opened = self._open.get(run.key)
+        if opened is not None and opened.bytes < LARGEST_GROWTH * opened.begun_bytes + 2**16:
+            events = board_events.points(summary, run.chart, first=first, replaces=replaces, complete=False)
+            content = board_events.encode(events, begins=False)
+            # Another process may have given the run another name.
+            with contextlib.suppress(FileNotFoundError):
+                self._folder.append(opened.path, content)
+                opened.bytes += len(content)
+                return
+        self.write(run, summary, None)
+
+    def forget(self, key: str) -> None:
+        """Takes note that no more will be appended to a run."""
+        self._open.pop(key, None)
+
+    def close(self) -> None:
+        """Removes the files that TensorBoard has finished with; the rest goes when the sweep is opened again."""
+        for files in self._files.values():
+            for path in list(files):
+                if time.monotonic() - self._superseded.get(path, time.monotonic()) >= READ_SECONDS:
+                    self._remove(files, path)
+
+    def _newest(self, key: str) -> str | None:
+        files = self._files.get(key)
+        return max(files, key=lambda path: files[path]) if files else None
+
+    def _kind(self, key: str) -> str | None:
+        newest = self._newest(key)
+        match = None if newest is None else RUN.fullmatch(newest.rpartition("/")[2])
+        return None if match is None else match[3]
+
+    def _place(self, run: Run) -> str:
+        """The run's folder: named as it is called, unless another configuration is there."""
+        taken = any(key not in ("", run.key) for key in self._at[run.name].values())
+        return f"{run.name},{run.key}" if taken else run.name
+
+    def _last_number(self, place: str) -> int:
+        return max(((self._files[key] if key else self._heads)[path] for path, key in self._at[place].items()), default=0)
+
+    def _write_head(self, place: str) -> None:
+        """Writes what is common to all runs.
 
         It is a second file in the folder of some run: a run of its own would be the 501st of 500 configurations, and from
         there on TensorBoard shows no run until it is ticked.
         """
-        events = list(_head_events(metric, self._columns()))
-        name = f"{HEAD}{hashlib.sha256(encode(events)).hexdigest()[:16]}"
-        # The same head stays where it is, unless nothing else will.
-        homes = {place, *(label for label, runs in self._by_label.items() if runs - self._by_key[key])}
-        kept = next((path for path in self._heads if path.endswith(f"/{name}") and path.rpartition("/")[0] in homes), None)
+        content = board_events.encode(board_events.about_sweep(*self._look()))
+        ending = f"-head-{hashlib.sha256(content).hexdigest()[:16]}"
+        # The same head stays where it is, unless nothing else is there.
+        homes = {place for place, files in self._at.items() if any(files.values())}
+        kept = next((path for path in self._heads if path.endswith(ending) and path.rpartition("/")[0] in homes), None)
         if kept is None:
-            kept = f"{place}/{name}"
-            (self._folder / place).write(name, encode(events))
-        for old in self._heads - {kept}:
-            self._folder.remove(old)
-        self._heads, self._head_written = {kept}, True
+            number = 1 + self._last_number(place)
+            kept = f"{place}/{PREFIX}{number:06}{ending}"
+            (self._folder / place).write(kept.rpartition("/")[2], content)
+            self._add(kept, number)
+        for old in self._heads.keys() - {kept}:
+            self._remove(self._heads, old)
+        self._head_written = True
+
+    def _add(self, path: str, number: int, key: str = "") -> None:
+        (self._files[key] if key else self._heads)[path] = number
+        self._at[path.rpartition("/")[0]][path] = key
+
+    def _remove(self, files: dict[str, int], path: str) -> None:
+        place = path.rpartition("/")[0]
+        self._folder.remove(path)
+        del files[path], self._at[place][path]
+        self._superseded.pop(path, None)
+        if any(self._at[place].values()):
+            return
+        for head in list(self._at.pop(place)):
+            # Alone it would be a run without points.
+            self._folder.remove(head)
+            del self._heads[head]
+            self._head_written = False
+        if self._folder.local is not None:
+            with contextlib.suppress(OSError):
+                os.removedirs(self._folder.local / place)
 
 
 def write_image(store: Store, name: str, png: bytes) -> None:
     """Puts a figure, the content of a PNG file, into the Images tab. All figures are one run."""
-    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
-    image = summary_pb2.Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
-    event = event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=name, image=image)]))
-    folder, prefix = store.folder / FOLDER / "figures", f"{PREFIX}{_safe(name)}-"
+    folder, prefix = store.folder / FOLDER / "figures", f"{PREFIX}{safe(name)}-"
     new = f"{prefix}{hashlib.sha256(png).hexdigest()[:16]}"
-    folder.write(new, encode([event]))
+    folder.write(new, board_events.encode([board_events.picture(name, png)]))
     for old in folder.names():
         if old.startswith(prefix) and old != new:
             folder.remove(old)
 
 
-def label(config: OnlineConfig, engine: str) -> str:
-    """A readable name that depends on the configuration alone: the algorithm, and below it all settings but defaults.
-
-    Other files, grid values or scales change nothing about it, and no two configurations share one.
-
-    Example:
-      >>> settings = {"algorithm": {"name": "bp"}, "optimizer": {"name": "sgd", "step_size": 0.01}, "examples": 5_000_000}
-      >>> label(OnlineConfig.make(settings), "kernel")
-      'bp/sgd,step_size=0.01,examples=5000000'
-    """
-    settings = flat_settings(config)
-    usual, always = _usual_settings(config)
-    leaves = Counter(name.rpartition(".")[2] for name in settings)
-    parts = []
-    # What experiments differ in comes first: TensorBoard cuts long names short.
-    for name in sorted(settings, key=lambda name: SECTIONS.get(name.partition(".")[0], len(SECTIONS))):
-        (section, _, leaf), value = name.rpartition("."), settings[name]
-        if name == "algorithm.name" or (name not in always and usual.get(name) == value):
-            continue
-        if leaf == "name":
-            parts.append(_show(value))
-        else:
-            parts.append(f"{leaf if leaves[leaf] == 1 else f'{section}.{leaf}'}={_show(value)}")
-    if engine != "kernel":
-        parts.append(engine)
-    text = _safe(",".join(parts))
-    if len(text) > LONGEST_NAME:
-        text = f"{text[:LONGEST_NAME]},{config_key(config, engine)}"
-    return f"{_safe(config.algorithm.name)}/{text}"
-
-
-def _usual_settings(config: OnlineConfig) -> tuple[Settings, set[str]]:
-    """The problem's defaults beside what has none, and the names of what is always said."""
-    required: dict[str, dict[str, Any]] = {"problem": {"name": config.problem.name}}
-    always = set() if config.problem.name == DEFAULT_PROBLEM else {"problem.name"}
-    for name in ("algorithm", "optimizer"):
-        section = getattr(config, name)
-        fields = type(section).model_fields
-        required[name] = {field: getattr(section, field) for field in fields if field == "name" or fields[field].is_required()}
-        always |= {f"{name}.{field}" for field in required[name]}
-    return flat_settings(config.make(required)), always
-
-
-def varying(all_settings: Sequence[Settings]) -> dict[str, str | float | bool]:
-    """The settings in which some differ, each with one of its values."""
-    names = {name: value for settings in reversed(all_settings) for name, value in reversed(settings.items())}
-    ordered = dict(reversed(names.items()))
-    return {name: value for name, value in ordered.items() if len({repr(s.get(name)) for s in all_settings}) > 1}
-
-
-def flat_settings(config: OnlineConfig | Mapping[str, Any]) -> Settings:
-    """`{"algorithm.replacement_rate": 1e-4, …}`, from a config or from what it dumps."""
-    flat: Settings = {}
-
-    def visit(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                visit(f"{prefix}.{name}" if prefix else name, inner)
-        else:
-            number = isinstance(value, int) and not isinstance(value, bool)
-            flat[prefix] = float(value) if number else value if isinstance(value, str | float | bool) else json.dumps(value)
-
-    visit("", config.model_dump(mode="json") if isinstance(config, OnlineConfig) else config)
-    return flat
-
-
-def encode(events: Iterable[event_pb2.Event]) -> bytes:
-    """Events as the content of a TensorBoard file."""
-    buffer = io.BytesIO()
-    writer = RecordWriter(buffer)
-    writer.write(event_pb2.Event(file_version="brain.Event:2").SerializeToString())
-    for event in events:
-        writer.write(event.SerializeToString())
-    return buffer.getvalue()
-
-
-def _run_events(curves: Curves, settings: Settings) -> Iterable[event_pb2.Event]:
-    yield event_pb2.Event(step=0, summary=summary_v2.hparams_pb(settings, start_time_secs=0))
-    judged = curves.performance
-    band = mean_interval(curves[judged])
-    columns = {f"{judged}/mean": band.estimate, f"{judged}/lower": band.low, f"{judged}/upper": band.high}
-    columns |= {f"diagnostics/{name}": curves.mean(name) for name in curves.metrics if name != judged}
-    for index, examples in enumerate(curves.examples):
-        values = {tag: float(column[index]) for tag, column in columns.items()}
-        yield _scalars(int(examples), {tag: value for tag, value in values.items() if np.isfinite(value)})
-    whole, end = float(band.estimate.mean()), float(band.estimate[-1])
-    yield _scalars(int(curves.examples[-1]), {f"summary/{judged}_whole_run": whole, f"summary/{judged}_end": end})
-
-
-def _scalars(step: int, values: dict[str, float]) -> event_pb2.Event:
-    entries = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-    # Wall time stays 0: the same results give the same file.
-    return event_pb2.Event(step=step, summary=summary_pb2.Summary(value=entries))
-
-
-def _head_events(metric: str, columns: Settings) -> Iterable[event_pb2.Event]:
-    tags = (f"summary/{metric}_whole_run", f"summary/{metric}_end")
-    infos = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag.partition("/")[2]) for tag in tags]
-    settings = [api_pb2.HParamInfo(name=name, type=_kind(value)) for name, value in columns.items()]
-    # The columns of the hyper-parameters tab.
-    summary = summary_v2.hparams_config_pb([], [], time_created_secs=0)
-    data = plugin_data_pb2.HParamsPluginData.FromString(summary.value[0].metadata.plugin_data.content)
-    data.experiment.hparam_infos.extend(settings)
-    data.experiment.metric_infos.extend(infos)
-    summary.value[0].metadata.plugin_data.content = data.SerializeToString()
-    yield event_pb2.Event(step=0, summary=summary)
-    band = {"value": f"{metric}/mean", "lower": f"{metric}/lower", "upper": f"{metric}/upper"}
-    margin = layout_pb2.MarginChartContent(series=[layout_pb2.MarginChartContent.Series(**band)])
-    chart = layout_pb2.Chart(title=f"{metric}, 95% confidence", margin=margin)
-    layout = layout_pb2.Layout(category=[layout_pb2.Category(title="mean over seeds", chart=[chart])])
-    value = summary_pb2.Summary.Value(
-        tag=custom_scalar.CONFIG_SUMMARY_TAG,
-        metadata=custom_scalar.create_summary_metadata(),
-        # The plugin's own helper would need TensorFlow for this line.
-        tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[layout.SerializeToString()]),
-    )
-    yield event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[value]))
-
-
-def _kind(value: str | float | bool) -> int:
-    if isinstance(value, bool):
-        return int(api_pb2.DATA_TYPE_BOOL)
-    return int(api_pb2.DATA_TYPE_STRING if isinstance(value, str) else api_pb2.DATA_TYPE_FLOAT64)
-
-
-def _file(key: str, seeds: Iterable[int]) -> str:
-    """Name of the file of a run."""
-    return f"{PREFIX}{key}-{hashlib.sha256(encode_seeds(sorted(seeds)).encode()).hexdigest()[:16]}"
-
-
-def _show(value: str | float | bool) -> str:
-    """Exact: two rates that a search has drawn may differ in the last digit. Lists as `5x10`."""
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else str(value)
-    return str(value).strip("[]").replace(", ", "x")
-
-
-def _safe(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9=,._+-]", "_", text) or "_"
+def _kind(seeds: Iterable[int]) -> str:
+    """What the name of a file says of the seeds that it sums up."""
+    return hashlib.sha256(encode_seeds(sorted(seeds)).encode()).hexdigest()[:16]

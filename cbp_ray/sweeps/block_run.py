@@ -2,13 +2,17 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.experiments.engines.engine import Metrics
-from cbp_ray.experiments.online import Bin, iterate_online
+from cbp_ray.experiments.online import Bin, Pause, iterate_with_pauses
+from cbp_ray.results.curve_summary import CurveSummary
 from cbp_ray.results.store import Block, Store
+from cbp_ray.results.warnings import never_acted
 from cbp_ray.sweeps import unfinished
 from cbp_ray.sweeps.compile_lock import compile_once
 from cbp_ray.sweeps.provenance import environment
@@ -21,6 +25,50 @@ CHECKPOINT_SECONDS = 45.0
 
 TASK_CHECKPOINT_SECONDS = 1.0
 """Permuted MNIST leaves one behind after every task, but of tasks that are shorter than this only after some."""
+
+FIRST_LIVE_SECONDS, LIVE_SECONDS = 10.0, 20.0
+"""A trial tells of its curves after the first of these times, and then every so often: short trials only store them."""
+
+LIVE_BINS = 512
+"""Most bins that one report tells of; the next tells of those behind them."""
+
+SPEED = "examples_per_second"
+"""A number of reports that results do not have: examples per second, of all seeds of a block together."""
+
+
+class LivePart(NamedTuple):
+    """A part of the curves of a block that runs: what its worker reports while it learns."""
+
+    first: int
+    """Number of the first bin that it tells of."""
+    summary: CurveSummary
+    """These bins, over all seeds of the block."""
+
+
+def report(
+    *,
+    done: bool = False,
+    stored: bool = False,
+    examples: int = 0,
+    new_examples: int = 0,
+    engine_seconds: float = 0.0,
+    live: LivePart | None = None,
+    warning: str | None = None,
+    phase: str | None = None,
+) -> dict[str, Any]:
+    """What a worker tells the driver of its trial.
+
+    Args:
+      done: whether the trial is over. Tune sets this itself when a scheduler stops a trial.
+      stored: whether its results are stored.
+      examples: examples that each run has seen.
+      new_examples: those of all runs together that this worker has learned from.
+      engine_seconds: CPU time in the engine.
+      live: what is new of the curves.
+      warning: what a person should know of the runs.
+      phase: what the worker is about to do before the first bin.
+    """
+    return dict(locals())
 
 
 class BlockRun:
@@ -48,12 +96,17 @@ class BlockRun:
         self.metric, self.every_bins, self.stop = metric, every_bins, stop
         self.examples: list[int] = []
         self.points: list[Metrics] = []
+        self.beside: list[dict[str, float]] = []
         self.last: Bin | None = None
         self.begun = self.saved = time.monotonic()
         self.engine_seconds = 0.0
+        self.bin_begun: float | None = None
+        self.told_bins, self.next_live = 0, self.begun + FIRST_LIVE_SECONDS
+        self.partway: int | None = None
+        self.warning: str | None = None
         self.finished = False
         self.already = stop is None and store.has(block)
-        self.bins: Iterator[Bin] | None = None
+        self.bins: Iterator[Bin | Pause] | None = None
         if stop is None and not self.already:
             compile_once(block.config, block.engine)
             self.bins = self._iterate()
@@ -64,49 +117,63 @@ class BlockRun:
         """The curves so far."""
         return Curves.of(self.block.seeds, self.examples, self.points, self.block.config.metrics)
 
-    def _iterate(self) -> Iterator[Bin]:
+    def _iterate(self) -> Iterator[Bin | Pause]:
         config, seeds, engine = self.block.config, self.block.seeds, self.block.engine
         kept = unfinished.load(self.store, self.block)
         if kept is not None:
             state, curves = kept
             try:
-                bins = iterate_online(config, seeds, engine, state, self.device)  # type: ignore[arg-type]
+                bins = iterate_with_pauses(config, seeds, engine, state, self.device)  # type: ignore[arg-type]
             except (InputError, KeyError, ValueError):
                 pass  # of another version, say: the block begins again
             else:
                 self.examples, self.points = curves.examples.tolist(), curves.points()
+                self.beside = [{} for _ in self.points]
                 return bins
-        return iterate_online(config, seeds, engine, device=self.device)  # type: ignore[arg-type]
+        return iterate_with_pauses(config, seeds, engine, device=self.device)  # type: ignore[arg-type]
 
     def advance(self) -> dict[str, Any]:
         """Runs for about `STEP_SECONDS`. Returns what the driver shows; `done` once the results are stored."""
         if self.stop is not None or self.bins is None:
             return self._report(done=True)
         until, bins = time.monotonic() + STEP_SECONDS, 0
+        bin_begun = self.bin_begun or time.monotonic()
         while True:
             begun = time.thread_time()
             point = next(self.bins, None)
             self.engine_seconds += time.thread_time() - begun
             if point is None:
                 break
+            if isinstance(point, Pause):
+                # A search hears of whole bins only.
+                if time.monotonic() >= until and self.metric is None:
+                    self.partway, self.bin_begun = point.examples, bin_begun
+                    return self._report(done=False)
+                continue
+            self.partway = self.bin_begun = None
             self.last = point
             self.examples.append(point.examples)
             self.points.append(point.metrics)
             now, bins = time.monotonic(), bins + 1
+            self._note(point, now - bin_begun)
+            bin_begun = now
             if now - self.saved >= CHECKPOINT_SECONDS or self._task_ended(now):
                 self._save()
             # The last bin is reported together with the end: a scheduler that counts examples would stop the trial before.
             if (now >= until or bins == self.every_bins) and point.index + 1 < point.bins:
                 return self._report(done=False)
         times = {"seconds": time.monotonic() - self.begun, "engine_seconds": self.engine_seconds, "finished": time.time()}
-        self.store.write(self.block, self.curves, environment() | {"device": self.device} | times)
+        self.warning = never_acted(self.block.config, self.curves)
+        about = environment() | {"device": self.device, "warning": self.warning or ""} | times
+        self.store.write(self.block, self.curves, about)
         unfinished.remove(self.store, self.block)
         self.finished = True
         return self._report(done=True)
 
     def interrupt(self) -> None:
         """Keeps what is done so far, if it took long enough to be worth keeping."""
-        if not self.finished and self.engine_seconds > 1:
+        # There is no checkpoint within a bin; the one before it stays.
+        if not self.finished and self.engine_seconds > 1 and self.partway is None:
             self._save()
         if not self.finished and self.metric is not None and self.points:
             # A search has perhaps stopped it: its curves are kept, although it is not complete.
@@ -119,23 +186,50 @@ class BlockRun:
             return False
         return self.examples[-1] // length > self.saved_examples // length
 
+    def _note(self, point: Bin, seconds: float) -> None:
+        """Keeps what reports tell of a bin and results do not have."""
+        seen = point.examples - (self.examples[-2] if len(self.examples) > 1 else 0)
+        units = {name: float(values.mean()) for name, values in point.units.items()}
+        self.beside.append(units | {SPEED: seen * len(self.block.seeds) / max(seconds, 1e-9)})
+
+    def _live(self, done: bool) -> LivePart | None:
+        """The bins that the driver has not heard of, if it is time to tell; in the end, only what results do not have."""
+        now, known = time.monotonic(), len(self.points)
+        if done:
+            # Of what was not told while the trial ran, the speed says little.
+            names = {name for beside in self.beside for name in beside if name != SPEED or self.told_bins}
+            if not names or self.bins is None:
+                return None
+            first, last, metrics = 0, known, [self.block.config.problem.performance]
+        else:
+            if self.told_bins == known or (now < self.next_live and self.metric is None):
+                return None
+            names = {name for beside in self.beside for name in beside}
+            first, metrics = self.told_bins, list(self.block.config.metrics)
+            self.told_bins = last = min(known, first + LIVE_BINS)
+            self.next_live = now + LIVE_SECONDS
+        curves = Curves.of(self.block.seeds, self.examples[first:last], self.points[first:last], metrics)
+        beside = {name: np.array([each.get(name, np.nan) for each in self.beside[first:last]]) for name in sorted(names)}
+        return LivePart(first, CurveSummary.of(curves, self.block.config.problem.performance).beside(beside))
+
     def _save(self) -> None:
         if self.last is not None:
             unfinished.save(self.store, self.block, self.last.checkpoint(), self.curves)
             self.saved, self.saved_examples = time.monotonic(), self.examples[-1]
 
     def _report(self, done: bool) -> dict[str, Any]:
-        seen = self.block.config.examples if done else self.examples[-1]
+        seen = self.block.config.examples if done else self.partway or (self.examples[-1] if self.examples else 0)
         seen = seen if self.stop is None else self.stop[0]
-        report = {
-            "done": done,
-            # Tune sets `done` itself when a scheduler stops a trial; this one is ours.
-            "stored": done and self.stop is None,
-            "examples": seen,
-            "new_examples": 0 if self.bins is None else (seen - self.resumed_examples) * len(self.block.seeds),
-            "engine_seconds": self.engine_seconds,
-        }
-        return report if self.metric is None else report | {self.metric: self._value(self.metric)}
+        found = report(
+            done=done,
+            stored=done and self.stop is None,
+            examples=seen,
+            new_examples=0 if self.bins is None else (seen - self.resumed_examples) * len(self.block.seeds),
+            engine_seconds=self.engine_seconds,
+            live=self._live(done),
+            warning=self.warning,
+        )
+        return found if self.metric is None else found | {self.metric: self._value(self.metric)}
 
     def _value(self, metric: str) -> float:
         """The metric's mean over seeds in the latest bin."""

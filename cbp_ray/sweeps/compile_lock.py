@@ -18,17 +18,24 @@ _compiled: set[str] = set()
 def compile_once(config: OnlineConfig, engine: str = "kernel") -> None:
     """Compiles what a run of `config` needs, one process of this machine at a time; nothing if the engine compiles nothing."""
     smallest = row_of(config, engine).smallest
-    if smallest is None:
-        return
-    shape = json.dumps(_kinds(config.model_dump(mode="json")))
-    if shape in _compiled:
+    if smallest is None or is_ready(config, engine):
         return
     directory = Path(tempfile.gettempdir()) / f"cbp-ray-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     with FileLock(directory / "compile.lock"):
         for _ in iterate_online(smallest(config), (0,), engine):  # type: ignore[arg-type]
             pass
-    _compiled.add(shape)
+    _compiled.add(_shape(config))
+
+
+def is_ready(config: OnlineConfig, engine: str = "kernel") -> bool:
+    """Whether this process has what a run of `config` needs: nothing is to be compiled, or it was."""
+    return row_of(config, engine).smallest is None or _shape(config) in _compiled
+
+
+def _shape(config: OnlineConfig) -> str:
+    """Configurations of the same shape are compiled once."""
+    return json.dumps(_kinds(config.model_dump(mode="json")))
 
 
 def _kinds(settings: Any) -> Any:

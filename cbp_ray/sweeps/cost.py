@@ -21,6 +21,9 @@ TORCH_WEIGHT_SECONDS = 8 * 1.2e-10
 RLLIB_SECONDS = 1 / 700
 """Seconds per time-step of Slippery Ant: physics, policy and ten epochs of updates with the paper's networks."""
 
+RLLIB_START_SECONDS = 12.0
+"""Seconds until the first time-step of a run of Slippery Ant: a worker with RLlib, physics, networks."""
+
 MLP_SECONDS = 1.7e-6
 """Seconds per example of the MLP kernel, however small the network. All of its algorithms take about as long."""
 CACHED_WEIGHTS = 300_000
@@ -87,7 +90,7 @@ COSTS = {
     ("torch", "bit_flipping"): Cost(_torch_seconds),
     # A trial stacks them: on a GPU they cost little more than one.
     ("torch", "permuted_mnist"): Cost(lambda c: _torch_seconds(c) + _mnist_seconds(c), together=8, data_bytes=MNIST_BYTES),
-    ("rllib", "slippery_ant"): Cost(lambda c: c.examples * RLLIB_SECONDS, run_bytes=RLLIB_BYTES),
+    ("rllib", "slippery_ant"): Cost(lambda c: RLLIB_START_SECONDS + c.examples * RLLIB_SECONDS, run_bytes=RLLIB_BYTES),
 }
 """For every engine and problem of `experiments.engines.ENGINES`."""
 

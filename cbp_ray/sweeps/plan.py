@@ -44,6 +44,10 @@ class Plan:
     """All trials, the longest first."""
     stored_runs: int
     """Runs of this sweep that are there already, or that a search has stopped."""
+    stored_seconds: float = 0.0
+    """Estimated time, on one core, that these runs took."""
+    resumed: int = 0
+    """Trials that go on from a checkpoint."""
 
     @property
     def runs(self) -> int:
@@ -80,6 +84,15 @@ class Missing:
     """Seeds that each configuration lacks, and its blocks that have a checkpoint."""
     samples: int = 0
     """Trials that a search may still begin."""
+
+    @property
+    def stored_seconds(self) -> float:
+        """Estimated time, on one core, of the runs that are there already."""
+        engine, count = self.sweep.engine, len(self.sweep.seeds)
+        if self.sweep.tune is not None:
+            one = cost.seconds(self.sweep.configurations[0].config, engine, count)
+            return one * self.stored_runs / count
+        return sum(cost.seconds(c.config, engine, count) * (1 - len(seeds) / count) for c, seeds, _ in self.seeds)
 
     @property
     def any(self) -> bool:
@@ -123,7 +136,10 @@ def make_plan(missing: Missing, slots: int) -> Plan:
             for part in divide(seeds, begun, _block_size(configuration.config, sweep.engine, target))
         ]
     trials = [Trial(group, block, cost.seconds(block.config, sweep.engine, len(block.seeds))) for group, block in blocks]
-    return Plan(sweep, tuple(sorted(trials, key=lambda trial: -trial.seconds)), missing.stored_runs)
+    begun = {name for _, _, names in missing.seeds for name in names}
+    resumed = sum(trial.block.name in begun for trial in trials)
+    ordered = tuple(sorted(trials, key=lambda trial: -trial.seconds))
+    return Plan(sweep, ordered, missing.stored_runs, missing.stored_seconds, resumed)
 
 
 def divide(missing: Iterable[int], begun: Sequence[BlockName], size: int) -> list[tuple[int, ...]]:

@@ -49,6 +49,14 @@ class Totals:
     """Fraction done of each trial that runs."""
     estimated_done: float = 0.0
     """The part of `estimated_seconds` of finished trials and of the done part of running ones."""
+    stored_seconds: float = 0.0
+    """Estimated time, on one core, of the runs that were there before."""
+    resumed_trials: int = 0
+    """Number of trials that go on from a checkpoint."""
+    doing: str = ""
+    """What the sweep is busy with until the first examples are learned from: `starting Ray`, say."""
+    glances: list[dict[str, Any]] = field(default_factory=list)
+    """Latest value and a small curve of each trial that runs; see `LiveCurves.glance`."""
 
     @property
     def seconds(self) -> float:
@@ -61,9 +69,9 @@ class Totals:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """From what was estimated and how long the done part really took; None until something is done."""
+        """From what was estimated and how long the done part really took; the estimate alone until something is done."""
         if self.estimated_done <= 0:
-            return None
+            return self.estimated_seconds / self.slots if self.slots and self.trials else None
         return max(0.0, self.seconds * (self.estimated_seconds / self.estimated_done - 1))
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,13 +90,14 @@ class Totals:
             "engine_seconds": round(self.engine_seconds, 3),
             "seconds": round(self.seconds, 3),
             "remaining_seconds": None if remaining is None else round(remaining, 1),
+            "doing": self.doing,
         }
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened: `start`, `trial_start`, `trial_done`, `trial_retry`, `trial_failed`, `trial_stopped`, `progress`,
-    `interrupted`, `warning`, `end`."""
+    """Something happened: `phase` (before the start), `start`, `trial_start`, `trial_done`, `trial_retry`, `trial_failed`,
+    `trial_stopped`, `progress`, `interrupted`, `warning`, `end`."""
 
     kind: str
     """Name of what happened, see above."""
@@ -112,9 +121,14 @@ class Heartbeat:
         self._folder, self._name, self._totals = store.folder / "progress", f"{source}.json", totals
         self._next = 0.0
 
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next sign."""
+        return time.monotonic() >= self._next
+
     def beat(self, state: str = "running", force: bool = False) -> None:
         """Says that the sweep is alive, or how it ended."""
-        if not force and time.monotonic() < self._next:
+        if not force and not self.due:
             return
         self._next = time.monotonic() + HEARTBEAT_SECONDS
         sign = {
@@ -123,6 +137,7 @@ class Heartbeat:
             "host": platform.node(),
             "pid": os.getpid(),
             "running_trials": sorted(self._totals.running),
+            "glances": self._totals.glances,
             **self._totals.as_dict(),
         }
         self._folder.write(self._name, json.dumps(sign).encode())

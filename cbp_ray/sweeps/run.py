@@ -13,6 +13,7 @@ from cbp_ray.problems import mnist_files
 from cbp_ray.results.store import Store
 from cbp_ray.sweeps import cluster
 from cbp_ray.sweeps.board_updates import BoardUpdates
+from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.resolved import record_sweep
@@ -61,9 +62,16 @@ def run_sweep(
         from cbp_ray.sweeps.loggers import LoggerUpdates, check_loggers
 
         check_loggers(sweep, store)
+
+    def say(doing: str) -> None:
+        progress(Event("phase", Totals(0, 0, 0, 0, 0.0, doing=doing)))
+
+    say(f"looking up what is stored in {store.folder.location}")
     missing = find_missing(sweep, store)
     # Whether anything is left does not depend on the cluster, and starting one takes seconds.
     news = _bring_data(sweep) if missing.any else []
+    if missing.any:
+        say("starting Ray" if address is None else f"connecting to Ray at {address}")
     with cluster.connected(address) if missing.any else contextlib.nullcontext():
         slots = cluster.slots(sweep.resources) if missing.any else 0
         slots = min(slots, max_concurrent or slots)
@@ -71,12 +79,14 @@ def run_sweep(
             raise InputError(_does_not_fit(sweep.resources))
         plan = make_plan(missing, max(slots, 1))
         totals = Totals(len(plan.trials), plan.runs, plan.stored_runs, slots, plan.seconds)
+        totals.stored_seconds, totals.resumed_trials, totals.doing = plan.stored_seconds, plan.resumed, "starting workers"
 
         def warn(message: str) -> None:
             progress(Event("warning", totals, {"message": message}))
 
         record = record_sweep(sweep, store)
-        boards = BoardUpdates(sweep, store, missing.names, warn) if tensorboard else None
+        live = LiveCurves(store)
+        boards = BoardUpdates(sweep, store, missing.names, live, warn) if tensorboard else None
         loggers = [LoggerUpdates(sweep, store, missing.names, warn)] if sweep.loggers else []
         if missing.any:
             progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
@@ -93,7 +103,7 @@ def run_sweep(
             if missing.any:
                 from cbp_ray.sweeps.tune_callback import SweepCallback
 
-                callback = SweepCallback(plan, store, totals, progress, heartbeat, boards)
+                callback = SweepCallback(plan, store, totals, progress, heartbeat, live, boards)
                 _fit(plan, store, slots, retries, callback, max_concurrent, loggers)
             else:
                 for each in loggers:
@@ -103,8 +113,13 @@ def run_sweep(
                             each.finish()
                 progress(Event("end", totals))
         except BaseException as error:
-            heartbeat.beat("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", force=True)
+            # Ray turns the signal that stops a job into SystemExit.
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+            heartbeat.beat("interrupted" if stopped else "failed", force=True)
             raise
+        finally:
+            if boards is not None:
+                boards.close()
         store.tidy()
     totals.ended = time.time()
     return totals

@@ -5,8 +5,10 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from cbp_ray.errors import InputError
+from cbp_ray.results import warnings
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Store
@@ -42,6 +44,12 @@ class Status:
     """Name of the machine of that process."""
     remaining_seconds: float | None
     """Time left, as the process that runs it estimates."""
+    doing: str
+    """What that process is busy with before the first examples are learned from; empty afterwards."""
+    glances: list[dict[str, Any]]
+    """Name, seeds, fraction done, latest value and a small curve of each trial that runs."""
+    warnings: list[str]
+    """What a person should know about configurations, each once: of a method that never acted, say."""
 
     @property
     def missing(self) -> int:
@@ -67,6 +75,7 @@ def statuses(store: Store) -> Iterator[Status]:
     names = store.names()
     stored = seeds_by_key(names)
     failed_keys = [failure["trial_id"].partition("-")[0] for failure in failures.read_all(store, stored)]
+    warned = warnings.read_all(store)
     for source, record in read_records(store):
         seeds, search = set(record["seeds"]), record.get("kind") == "search"
         if search:
@@ -101,4 +110,7 @@ def statuses(store: Store) -> Iterator[Status]:
             silent_seconds=silent,
             host=str(sign.get("host", "")),
             remaining_seconds=sign["remaining_seconds"] if alive else None,
+            doing=str(sign.get("doing", "")) if alive else "",
+            glances=sign.get("glances", []) if alive else [],
+            warnings=sorted({f"{w['group']}: {w['message']}" for key, w in warned.items() if key in keys}),
         )

@@ -12,7 +12,8 @@ from cbp_ray.experiments.engines import row_of
 from cbp_ray.methods import VARIABLE, know_methods
 from cbp_ray.results.keys import decode_seeds, encode_seeds
 from cbp_ray.results.store import Block, Store
-from cbp_ray.sweeps.block_run import BlockRun
+from cbp_ray.sweeps.block_run import BlockRun, report
+from cbp_ray.sweeps.compile_lock import is_ready
 
 PACKED = "block"
 """The one setting of a trial: all of the block as a string, because Tune copies and flattens anything else many times."""
@@ -64,6 +65,7 @@ class RunBlock(tune.Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         self._run: BlockRun | None = None
         self._setting = config
+        self._greeted = False
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Leaves the block that was (with a checkpoint, if a scheduler stopped it) and takes the next."""
@@ -75,6 +77,12 @@ class RunBlock(tune.Trainable):
         # Begun here and not in `setup`: an error here is the trial's, an error there the actor's.
         if self._run is None:
             trial = unpack(self._setting[PACKED])
+            # The first that this worker has to say is that it is there: what comes next may take a minute. A search, which
+            # judges every report, hears only of bins.
+            if not self._greeted and not trial.about:
+                self._greeted = True
+                ready = is_ready(trial.block.config, trial.block.engine)
+                return report(phase="in the first bin" if ready else "loading or compiling the kernel")
             self._run = BlockRun(trial.store, trial.block, choose_device(trial.block), **trial.about)
         return self._run.advance()
 

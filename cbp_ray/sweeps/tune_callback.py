@@ -1,15 +1,22 @@
 """What Ray Tune reports of trials becomes counts, events, failures on record and TensorBoard runs."""
 
 import math
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from ray.tune import Callback
 from ray.tune.experiment import Trial as TuneTrial
 
+from cbp_ray.results import warnings
+from cbp_ray.results.keys import describe_seeds
+from cbp_ray.results.run_names import RunNames, flat_settings
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import cost, failures
+from cbp_ray.sweeps.block_run import LivePart
 from cbp_ray.sweeps.board_updates import BoardUpdates
 from cbp_ray.sweeps.cluster import check_alive
+from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.search_log import SearchLog, Stop, search_key
@@ -18,16 +25,29 @@ from cbp_ray.sweeps.trainable import PACKED, Unpacked, unpack
 PROGRESS_SECONDS = 1.0
 CHECK_SECONDS = 5.0
 """Seconds between two checks that Ray is alive."""
+MOST_GLANCES = 200
+"""Running trials that the sign of life tells of."""
+MOST_WARNINGS = 3
+"""Configurations about which the log warns; `cbp-ray status` tells of all."""
 
 
 class SweepCallback(Callback):
     """Listens to Tune on behalf of one sweep: keeps its totals and its sign of life, and tells `progress` of every event."""
 
     def __init__(
-        self, plan: Plan, store: Store, totals: Totals, progress: Listener, heartbeat: Heartbeat, boards: BoardUpdates | None
+        self,
+        plan: Plan,
+        store: Store,
+        totals: Totals,
+        progress: Listener,
+        heartbeat: Heartbeat,
+        live: LiveCurves,
+        boards: BoardUpdates | None,
     ) -> None:
         self._sweep, self._store, self._totals = plan.sweep, store, totals
-        self._progress, self._heartbeat, self._boards = progress, heartbeat, boards
+        self._progress, self._heartbeat, self._live, self._boards = progress, heartbeat, live, boards
+        self._running: dict[str, tuple[Block, str]] = {}
+        self._learning, self._warnings = False, 0
         self._log = None if plan.sweep.tune is None else SearchLog(store, search_key(plan.sweep))
         self._drawn = set(self._log.drawn()) if self._log is not None else set()
         self._seconds = {trial.block.trial_id: trial.seconds for trial in plan.trials}
@@ -59,12 +79,17 @@ class SweepCallback(Callback):
         if known:
             return
         self._totals.running[block.trial_id] = 0.0
+        self._running[block.trial_id] = block, group
         self._tell("trial_start", block, group)
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
         _, block, group, known, _ = self._about(trial)
+        # Taken out, because Tune keeps the last report of every trial.
+        part: LivePart | None = result.pop("live")
+        if result["phase"] is not None and not self._learning:
+            self._totals.doing = result["phase"]
         if known:
             if result["stored"] and self._boards is not None:
                 # Perhaps drawn for the first time: other files and other searches store blocks as well.
@@ -78,14 +103,23 @@ class SweepCallback(Callback):
         totals.engine_seconds += seconds - seconds_before if seconds >= seconds_before else seconds
         self._reported[name] = examples, seconds
         totals.running[name] = result["examples"] / block.config.examples
+        if result["phase"] is None and not self._learning:
+            self._learning, totals.doing = True, ""
         if not result["stored"]:
+            if part is not None:
+                self._live.report(block, part)
+                if self._boards is not None:
+                    self._boards.report(block, group)
             return
-        del totals.running[name], self._reported[name]
+        del totals.running[name], self._reported[name], self._running[name]
         totals.trials_done += 1
         totals.runs_done += len(block.seeds)
         self._finished_estimate += self._seconds.get(name) or cost.seconds(block.config, block.engine, len(block.seeds))
+        self._live.drop(block.name)
         if self._boards is not None:
-            self._boards.stored(block, group)
+            self._boards.stored(block, group, part)
+        if result["warning"] is not None:
+            self._warn_of(block, group, result["warning"])
         self._tell("trial_done", block, group, trial_engine_seconds=round(seconds, 3))
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
@@ -101,7 +135,7 @@ class SweepCallback(Callback):
             if known:
                 return
             self._log.stop(block, Stop(result["examples"], result[settings.metric]))
-            self._totals.running.pop(block.trial_id, None)
+            self._stop(block)
             self._totals.trials_done += 1
             self._tell("trial_stopped", block, group, examples=result["examples"])
             return
@@ -115,13 +149,14 @@ class SweepCallback(Callback):
         _, block, group, _, _ = self._about(trial)
         self._totals.retried += 1
         self._totals.running.pop(block.trial_id, None)
+        self._running.pop(block.trial_id, None)
         self._tell("trial_retry", block, group, attempt=trial.num_failures)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         _, block, group, _, _ = self._about(trial)
         self._totals.failed += 1
         self._open.discard(trial.trial_id)
-        self._totals.running.pop(block.trial_id, None)
+        self._stop(block)
         error = ""
         if trial.error_file is not None:
             with open(trial.error_file, encoding="utf-8", errors="replace") as file:
@@ -129,11 +164,48 @@ class SweepCallback(Callback):
         message = failures.record(self._store, block, group, trial.num_failures, error)
         self._tell("trial_failed", block, group, message=message, attempts=trial.num_failures)
 
+    def _stop(self, block: Block) -> None:
+        """Takes note that a trial runs no more and is not stored."""
+        self._totals.running.pop(block.trial_id, None)
+        self._running.pop(block.trial_id, None)
+        self._live.keep(block.name)
+        if self._boards is not None:
+            self._boards.ended(block)
+        self._live.forget(block.name)
+
+    def _warn_of(self, block: Block, group: str, message: str) -> None:
+        """Keeps a warning about a configuration, and says the first few."""
+        if not warnings.record(self._store, block.config, block.engine, group, message):
+            return
+        self._warnings += 1
+        if self._warnings <= MOST_WARNINGS:
+            more = "; later ones: see cbp-ray status" if self._warnings == MOST_WARNINGS else ""
+            message = f"{self._names.of(group, flat_settings(block.config))}: {message}{more}"
+            self._progress(Event("warning", self._totals, {"message": message}))
+
+    @cached_property
+    def _names(self) -> RunNames:
+        searched = {} if self._sweep.tune is None else self._sweep.tune.space
+        return RunNames([(c.group, flat_settings(c.config)) for c in self._sweep.configurations], searched)
+
+    def _glance(self, block: Block, group: str) -> dict[str, Any]:
+        """What `cbp-ray status --watch` shows of a trial that runs."""
+        return {
+            "name": self._names.of(group, flat_settings(block.config)),
+            "seeds": describe_seeds(block.seeds),
+            "fraction": round(self._totals.running.get(block.trial_id, 0.0), 4),
+            **self._live.glance(block),
+        }
+
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         totals = self._totals
         running = sum(self._seconds.get(name, 0.0) * fraction for name, fraction in totals.running.items())
         totals.estimated_done = self._finished_estimate + running
-        self._heartbeat.beat()
+        if self._heartbeat.due:
+            totals.glances = [self._glance(block, group) for block, group in islice(self._running.values(), MOST_GLANCES)]
+            self._heartbeat.beat()
+        if self._boards is not None:
+            self._boards.tick()
         if totals.seconds >= self._next_check:
             self._next_check = totals.seconds + CHECK_SECONDS
             check_alive()
@@ -145,6 +217,7 @@ class SweepCallback(Callback):
         """Says how the sweep ended, after Tune has come to its end; raises `KeyboardInterrupt` again if Ctrl-C ended it."""
         totals = self._totals
         totals.running.clear()
+        totals.glances, totals.doing = [], ""
         self._unpacked.clear()
         missing = self._sweep.tune is None and totals.trials_done + totals.failed < totals.trials
         if missing or self._open:

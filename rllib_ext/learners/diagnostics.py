@@ -50,6 +50,7 @@ class Diagnostics:
                 numbers |= {"age_mean": float(age.mean()), "age_min": float(age.min()), "age_max": float(age.max())}
                 finite = utilities[name][utilities[name].isfinite()].double()
                 if len(finite):
+                    numbers["utility_mean"] = float(finite.mean())
                     values = torch.quantile(finite, torch.tensor(QUANTILES, dtype=torch.float64, device=finite.device))
                     numbers |= {f"utility_q{round(100 * q):02}": float(v) for q, v in zip(QUANTILES, values, strict=True)}
             if gnt is not None:

@@ -9,11 +9,13 @@ import pytest
 from cbp_ray.cli import main
 from cbp_ray.experiments import Curves, OnlineConfig
 from cbp_ray.experiments.engines import ENGINES
-from cbp_ray.figures.results import Setting
-from cbp_ray.figures.sweep_curves import CYCLE, labels, read_sweep, worth
+from cbp_ray.figures.sweep_curves import CYCLE, Drawn, labels, read_sweep, say_missing, worth
 from cbp_ray.problems import PROBLEMS
 from cbp_ray.results import Block, Store
+from cbp_ray.results.curve_summary import CurveSummary
 from cbp_ray.sweeps import load_sweep
+from cbp_ray.sweeps.block_run import LivePart
+from cbp_ray.sweeps.live_curves import LiveCurves
 
 SWEEP = """
 sweep: mine
@@ -49,13 +51,13 @@ def stored(folder: Path, rates: str, problem: str = "bit_flipping", more: str = 
 def test_labels_say_what_differs_and_nothing_else(tmp_path: Path) -> None:
     sweep = load_sweep(stored(tmp_path, "[1e-4, 0.0003, 0.1]"))
     expected = ["BP", "BP+L2", *(f"CBP, replacement rate {rate}" for rate in ("1e-4", "3e-4", "0.1"))]
-    assert labels([c.config for c in sweep.configurations]) == expected
+    assert labels(sweep.configurations) == expected
     assert list(read_sweep(sweep, Store(tmp_path, sweep.name))) == expected
 
 
 def test_a_single_configuration_goes_by_its_algorithm(tmp_path: Path) -> None:
     sweep = load_sweep(stored(tmp_path, "1e-4"))
-    assert labels([sweep.configurations[-1].config]) == ["CBP"]
+    assert labels(sweep.configurations[-1:]) == ["CBP"]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -75,11 +77,35 @@ def test_plot_draws_any_sweep_and_writes_its_numbers(problem: str, rates: str, t
     assert rows[4][f"{metric}_mean"] == ""
 
 
+def test_a_sweep_that_is_not_complete_is_drawn_and_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stored(tmp_path, "[1e-4, 1e-3]")
+    sweep, store = load_sweep(path), Store(tmp_path, "mine")
+    bp, l2, *_ = (Block(c.config, "kernel", sweep.seeds) for c in sweep.configurations)
+    whole = store.read_curves(bp.config, sweep.seeds)
+    for block in (bp, l2):
+        store.curves.remove(f"{block.trial_id}.parquet")
+    # BP: one run stored, the two others are in their fifth bin; L2: nothing.
+    store.write(Block(bp.config, "kernel", (0,)), Curves((0,), whole.examples, {"error": whole.error[:1]}), {})
+    begun = Curves((1, 2), whole.examples[:4], {"error": whole.error[1:, :4]})
+    live, rest = LiveCurves(store), Block(bp.config, "kernel", (1, 2))
+    live.report(rest, LivePart(0, CurveSummary.of(begun)))
+    drawn = read_sweep(sweep, store)
+    assert list(drawn) == ["BP", "CBP, replacement rate 1e-4", "CBP, replacement rate 1e-3"]
+    np.testing.assert_allclose(drawn["BP"].summary.mean[:4], whole.mean()[:4])
+    assert drawn["BP"].summary.seeds.tolist() == [3] * 4 + [1] * 6
+    words = "NOT COMPLETE: 7 of 12 runs are complete, 2 shown so far, 3 missing, nothing yet of 1 configurations"
+    assert say_missing(sweep, drawn) == words
+    assert main(["plot", str(path), "--storage", str(tmp_path)]) == 0
+    assert words in capsys.readouterr().out
+
+
 def test_what_diverged_is_not_among_the_best() -> None:
     config = OnlineConfig.make({"algorithm": {"name": "bp"}, "optimizer": {"name": "sgd", "step_size": 0.01}})
 
-    def setting(*means: float) -> Setting:
-        return Setting(config, Curves((0,), np.arange(len(means)), {"error": np.array([means])}))
+    def setting(*means: float) -> Drawn:
+        return Drawn(config, CurveSummary.of(Curves((0,), np.arange(len(means)), {"error": np.array([means])})), stored=1)
 
     diverged = (setting(np.nan, np.nan), setting(0.1, np.inf))
     assert max(map(worth, diverged)) == -np.inf < worth(setting(3.0, np.nan)) < worth(setting(1.0, 2.0))
@@ -114,11 +140,11 @@ def test_a_search_has_no_configurations_to_draw(tmp_path: Path, capsys: pytest.C
     assert "got a search (tune)" in capsys.readouterr().err
 
 
-def test_on_slippery_ant_the_algorithms_go_by_their_own_names() -> None:
+def test_groups_go_by_their_own_names_where_they_have_one() -> None:
     sweep = load_sweep(Path(__file__).parents[2] / "tune_configs" / "slippery_ant" / "fig9.yaml")
-    found = labels([c.config for c in sweep.configurations])
-    assert found[:2] == ["PPO", "PPO+L2, weight decay 1e-3"]
-    assert found[-1] == "Continual PPO, replacement rate 1e-5, maturity threshold 50,000"
+    found = labels(sweep.configurations)
+    assert found[:2] == ["ppo", "PPO+L2, weight decay 1e-3"]
+    assert found[-1] == "cppo, replacement rate 1e-5, maturity threshold 50,000"
 
 
 METHOD = """
@@ -132,7 +158,7 @@ class Shrink(Method):
 """
 
 
-def test_a_method_that_nobody_here_knows_is_drawn_and_named_by_its_label(
+def test_a_method_that_nobody_here_knows_is_drawn_and_named_by_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "somebodys_method.py").write_text(METHOD)
@@ -142,4 +168,4 @@ def test_a_method_that_nobody_here_knows_is_drawn_and_named_by_its_label(
     assert main(["plot", str(path), "--storage", str(tmp_path)]) == 0
     rows = csv.DictReader((tmp_path / "figures" / "paper" / "mine.csv").read_text().splitlines())
     names = list(dict.fromkeys(row["configuration"] for row in rows))
-    assert names == ["BP", "BP+L2", "CBP", "Shrink_and_Perturb, factor 0.5", "Shrink_and_Perturb, factor 0.25"]
+    assert names == ["BP", "BP+L2", "CBP", "new, factor 0.5", "new, factor 0.25"]

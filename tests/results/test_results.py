@@ -18,8 +18,7 @@ from cbp_ray.results import Block, BlockName, MissingResults, Store, config_key
 from cbp_ray.results.intervals import mean_interval
 from cbp_ray.results.keys import decode_seeds, describe_seeds, encode_seeds
 from cbp_ray.results.storage import Folder
-from cbp_ray.results.tensorboard import Boards, flat_settings, label, varying, write_image
-from cbp_ray.sweeps import load_sweep
+from cbp_ray.results.tensorboard import write_image
 
 
 def make_config(rate: float = 1e-4, **settings: object) -> OnlineConfig:
@@ -208,94 +207,6 @@ def test_the_interval_is_students() -> None:
     np.testing.assert_allclose(band.high - band.estimate, [4.302653 / np.sqrt(3), 0], atol=1e-6)
     np.testing.assert_allclose(band.estimate - band.low, band.high - band.estimate)
     assert np.isnan(mean_interval(values[:1]).low).all()
-
-
-def board_runs(root: Path) -> set[str]:
-    return {str(path.parent.relative_to(root)) for path in root.rglob("events*")}
-
-
-def make_boards(store: Store, *configs: OnlineConfig) -> Boards:
-    return Boards(store, "kernel", lambda: varying([flat_settings(config) for config in configs]))
-
-
-def test_tensorboard_has_a_run_per_configuration_with_mean_band_diagnostics_and_settings(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    store, configs = Store(tmp_path, "sweep"), [make_config(1e-4), make_config(1e-3)]
-    boards, blocks = make_boards(store, *configs), []
-    for config in configs:
-        blocks.append(store_block(store, config, (0, 1, 2)).name)
-        boards.write(config, "group", blocks[-1:])
-    root = tmp_path / "sweep" / "tensorboard"
-    first, second = (f"cbp/replacement_rate={rate},sgd,step_size=0.01,examples=60,bin_size=20" for rate in ("0.0001", "0.001"))
-    assert board_runs(root) == {first, second}
-    run = EventAccumulator(str(root / first)).Reload()
-    assert [(e.step, e.value) for e in run.Scalars("error/mean")] == [
-        (s, pytest.approx(v)) for s, v in [(20, 1), (40, 1.1), (60, 1.2)]
-    ]
-    assert run.Scalars("error/lower")[0].value < 1 < run.Scalars("error/upper")[0].value
-    assert run.Scalars("diagnostics/dead")[-1].value == pytest.approx(1.2 / 7)
-    assert run.Scalars("summary/error_whole_run")[0].value == pytest.approx(1.1)
-    settings = run.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    assert b"algorithm.replacement_rate" in settings
-    assert "custom_scalars__config__" in run.Tags()["tensors"]
-
-    before = {path: path.stat().st_mtime_ns for path in root.rglob("events*")}
-    boards.write(configs[0], "group", blocks[:1])
-    make_boards(store, *configs).write(configs[0], "group", blocks[:1])
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("events*")} == before
-    more = store_block(store, configs[0], (3, 4)).name
-    make_boards(store, *configs).write(configs[0], "group", [blocks[0], more])
-    # The run, and what is common to all runs.
-    assert len(list((root / first).iterdir())) == 2
-    assert len(list((root / second).iterdir())) == 1
-
-
-def test_tensorboard_runs_of_one_sweep_never_take_each_others_place(tmp_path: Path) -> None:
-    """Whatever other grid values, scales and files there are, and in whatever order they come."""
-    store, root = Store(tmp_path, "sweep"), tmp_path / "sweep" / "tensorboard"
-    configs = [make_config(), make_config(problem={"flip_period": 7}), make_config(2e-4), make_config(dtype="float64")]
-    heads = set()
-    for number, config in enumerate(configs, start=1):
-        # As a process of its own that knows of one configuration more, under the same group.
-        make_boards(store, *configs[:number]).write(config, "group", [store_block(store, config, (0, 1)).name])
-        runs = [path for path in root.rglob("events*") if "head-" not in path.name]
-        assert len(runs) == len(board_runs(root)) == number
-        (head,) = root.rglob("*head-*")
-        heads.add(head.name)
-    assert len(heads) == len(configs)
-
-
-def test_a_tensorboard_run_under_the_name_that_another_version_gave_it_moves(tmp_path: Path) -> None:
-    store, config, root = Store(tmp_path, "sweep"), make_config(), tmp_path / "sweep" / "tensorboard"
-    name = store_block(store, config, (0, 1)).name
-    make_boards(store, config).write(config, "group", [name])
-    os.renames(root / label(config, "kernel"), root / "cbp" / "old")
-    make_boards(store, config).write(config, "group", [name, store_block(store, config, (2, 3)).name])
-    assert board_runs(root) == {label(config, "kernel")}
-
-
-def test_every_configuration_of_every_file_at_every_scale_has_a_label_of_its_own() -> None:
-    by_label: dict[str, set[str]] = {}
-    root = Path(__file__).parents[2] / "tune_configs"
-    for path in (*root.glob("bit_flipping/fig*.yaml"), *root.glob("examples/*.yaml")):
-        for scale in ("paper", "smoke"):
-            sweep = load_sweep(path, scale=scale)
-            for each in sweep.configurations:
-                by_label.setdefault(label(each.config, sweep.engine), set()).add(config_key(each.config, sweep.engine))
-    assert len(by_label) > 300
-    assert {name: keys for name, keys in by_label.items() if len(keys) > 1} == {}
-    assert max(len(part) for name in by_label for part in name.split("/")) < 200
-
-
-def test_labels_say_all_but_defaults_and_say_it_exactly() -> None:
-    assert label(make_config(), "kernel") == "cbp/replacement_rate=0.0001,sgd,step_size=0.01,examples=60,bin_size=20"
-    assert label(make_config(), "torch").endswith(",torch")
-    assert label(make_config(0.12345678901), "kernel") != label(make_config(0.12345678902), "kernel")
-    assert label(make_config(1.0, network={"hidden": [5, 10]}), "kernel").startswith("cbp/replacement_rate=1,hidden=5x10,sgd,")
-    assert flat_settings(make_config())["problem.inputs"] == 20.0
-    long = make_config(network={"hidden": [5] * 100})
-    assert len(label(long, "kernel")) < 230 and label(long, "kernel").endswith(config_key(long, "kernel"))
 
 
 def test_tensorboard_shows_figures(tmp_path: Path) -> None:

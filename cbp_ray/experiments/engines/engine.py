@@ -1,6 +1,6 @@
 """What an engine is: something that advances many runs of one config together, example by example."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,13 +11,31 @@ from cbp_ray.errors import InputError
 Metrics = dict[str, NDArray[np.float64]]
 Arrays = dict[str, NDArray[Any]]
 
+UNITS = {
+    "age": "mean age of the hidden units, in steps of generate-and-test",
+    "utility": "mean utility of the hidden units, of each layer and then over layers",
+}
+"""What `Engine.units` tells of a method with generate-and-test. It is shown while runs learn, and not stored."""
+
 
 class Engine(Protocol):
-    """Runs of one config, one per seed."""
+    """Runs of one config, one per seed. An engine is a subclass: what it does not say stands here."""
 
     def advance(self, examples: int) -> Metrics:
         """Learns from the next examples and returns the config's `metrics` over them, each an array [seeds]."""
         ...
+
+    def advance_in_parts(self, examples: int) -> Generator[int, None, Metrics]:
+        """Does what `advance` does, and pauses now and then to yield how many of the examples each run has seen, on average.
+
+        Nothing but time may depend on the pauses. By default there are none.
+        """
+        yield from ()
+        return self.advance(examples)
+
+    def units(self) -> Metrics:
+        """Numbers about the hidden units as generate-and-test sees them now, each [seeds]; see `UNITS`. None by default."""
+        return {}
 
     def state(self) -> Arrays:
         """Everything that `load_state` needs to continue to the last bit."""
@@ -30,6 +48,16 @@ class Engine(Protocol):
           InputError: if the state lacks something.
         """
         ...
+
+
+def all_parts(parts: Generator[int, None, Metrics]) -> Metrics:
+    """What `Engine.advance_in_parts` returns in the end."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            metrics: Metrics = end.value
+            return metrics
 
 
 def check_complete(state: Mapping[str, Any], names: Iterable[str]) -> None:

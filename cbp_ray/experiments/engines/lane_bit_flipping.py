@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import initial_weights
 from cbp_ray.kernels import bit_stream
@@ -27,7 +27,7 @@ BITS_PER_PHILOX_BLOCK = 256
 Learner = Callable[..., None]
 
 
-class LaneEngine:
+class LaneEngine(Engine):
     """Any number of Bit-Flipping runs, in blocks of `WIDTH`; the last block is filled up with copies of its last run."""
 
     def __init__(self, config: OnlineConfig, seeds: Sequence[int], learner: Learner | None = None) -> None:
@@ -38,6 +38,10 @@ class LaneEngine:
 
     def advance(self, examples: int) -> Metrics:
         parts = [block.advance(examples) for block in self._blocks]
+        return {name: np.concatenate([part[name] for part in parts])[: self.runs] for name in parts[0]}
+
+    def units(self) -> Metrics:
+        parts = [block.units() for block in self._blocks]
         return {name: np.concatenate([part[name] for part in parts])[: self.runs] for name in parts[0]}
 
     def state(self) -> Arrays:
@@ -140,6 +144,17 @@ class LaneBlock:
         arrays = self.state, self.scratch, bits, targets, self._draws
         self.learner(*arrays, self.choices, self.numbers, n, m, constant, first_bit)
         self.examples += examples
+
+    def units(self) -> Metrics:
+        """Mean age and utility of the hidden units, each [WIDTH]; nothing without generate-and-test."""
+        if not self.choices.replaces:
+            return {}
+        correction = self.state.correction.astype(np.float64)
+        # A unit that was made in the last step has no estimate yet.
+        known = correction > 0
+        estimates = np.where(known, self.state.utility, 0) / np.where(known, correction, 1)
+        utility = estimates.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        return {"age": self.state.age.mean(axis=0, dtype=np.float64), "utility": utility}
 
     def _metrics(self, examples: int) -> Metrics:
         n, m = self.shape

@@ -1,7 +1,7 @@
 """`engine="kernel"` for Permuted MNIST: one run after the other through the sparse MLP kernel, on the calling thread."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.experiments import hidden_outputs
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import bound, initial_weights
 from cbp_ray.kernels.mlp_state import State, Stream, Total, make_layout, make_stream, matrix, new_scratch, new_state, of_level
@@ -25,7 +25,7 @@ EXAMPLES_AT_ONCE = 4096
 Classifier = Callable[..., None]
 
 
-class MlpEngine:
+class MlpEngine(Engine):
     """Any number of Permuted MNIST runs, one after the other.
 
     Args:
@@ -47,8 +47,19 @@ class MlpEngine:
         self.runs = [MlpRun(config, seed, images, stream, held, classifier) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
-        bins = [run.advance(examples) for run in self.runs]
+        return all_parts(self.advance_in_parts(examples))
+
+    def advance_in_parts(self, examples: int) -> Generator[int, None, Metrics]:
+        bins = []
+        for number, run in enumerate(self.runs):
+            for seen in run.learn_in_parts(examples):
+                yield (number * examples + seen) // len(self.runs)
+            bins.append(run.metrics(examples))
         return {name: np.array([b[name] for b in bins]) for name in self._config.metrics}
+
+    def units(self) -> Metrics:
+        each = [run.units() for run in self.runs]
+        return {name: np.array([units[name] for units in each]) for name in each[0]}
 
     def state(self) -> Arrays:
         arrays = ((f"{k}/{name}", getattr(run.state, name)) for k, run in enumerate(self.runs) for name in State._fields)
@@ -97,6 +108,13 @@ class MlpRun:
 
     def learn(self, examples: int) -> None:
         """Learns from the next examples and counts in `state.totals`."""
+        for _ in self.learn_in_parts(examples):
+            pass
+
+    def learn_in_parts(self, examples: int) -> Iterator[int]:
+        """Learns from the next examples, a call of the kernel at a time; yields how many of them are done."""
+        self.state.totals[...] = 0
+        begun = self.examples
         end, arrays = self.examples + examples, (self.state, self.layout, self.scratch, self.stream)
         while self.examples < end:
             task, within = divmod(self.examples, self.problem.task_length)
@@ -105,13 +123,17 @@ class MlpRun:
             for first in range(0, count, EXAMPLES_AT_ONCE):
                 shown = order[first : first + EXAMPLES_AT_ONCE]
                 self.classifier(*arrays, shown, where, self.shades, self.bounds, self.choices, self.numbers)
-            self.examples += count
+                self.examples += len(shown)
+                yield self.examples - begun
 
     def advance(self, examples: int) -> dict[str, float]:
         """Learns from the next examples; the metrics over them."""
-        totals = self.state.totals
-        totals[...] = 0
         self.learn(examples)
+        return self.metrics(examples)
+
+    def metrics(self, examples: int) -> dict[str, float]:
+        """The metrics over the examples that `state.totals` counts."""
+        totals = self.state.totals
         weights = [self.weights(layer) for layer in range(self.layers)]
         return {
             "accuracy": totals[Total.RIGHT] / examples,
@@ -120,6 +142,22 @@ class MlpRun:
             "replacements": float(totals[Total.REPLACED]),
             "nonfinite_utilities": float(totals[Total.NONFINITE]),
         }
+
+    def units(self) -> dict[str, float]:
+        """Mean age and utility of the hidden units; nothing without generate-and-test."""
+        if not self.choices.replaces:
+            return {}
+        ages, utilities = [], []
+        for level in range(1, self.layers):
+            birth, utility, correction = (
+                of_level(array, self.layout, level) for array in (self.state.birth, self.state.utility, self.state.correction)
+            )
+            ages.append(float(self.state.steps[0] - birth.mean()))
+            # A unit that was made in the last step has no estimate yet.
+            known = correction > 0
+            estimates = utility[known].astype(np.float64) / correction[known]
+            utilities.append(float(estimates.mean()) if len(estimates) else np.nan)
+        return {"age": float(np.mean(ages)), "utility": float(np.mean(utilities))} if ages else {}
 
     def _describe(self, weights: list[NDArray[Any]]) -> list[hidden_outputs.Representation]:
         """The hidden layers on held examples of the latest task."""

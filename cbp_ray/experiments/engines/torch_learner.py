@@ -13,7 +13,7 @@ from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.algorithm import initialize
 from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
 from cbp_ray.problems.problem import COUNTS
 
 
@@ -60,6 +60,7 @@ class Learner:
         self.activations = [m for m in self.model if type(m).__name__ in {a.module for a in ACTIVATIONS.values()}]
         self.layers = [m for m in self.model if isinstance(m, nn.Linear)]
         self.examples = 0
+        self.report: Any = None
 
     def learn(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Learns from one example: predicts, updates, and lets the method act.
@@ -73,7 +74,7 @@ class Learner:
         loss.sum().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         if self.after_step is not None:
-            self.after_step.step()
+            self.report = self.after_step.step()
         return prediction.detach(), loss.detach()
 
     def counts(self) -> dict[str, NDArray[np.float64]]:
@@ -81,6 +82,16 @@ class Learner:
         found = (list(getattr(self.after_step, name, {}).values()) for name in ("replaced", "nonfinite"))
         each = [np.array(count, dtype=np.float64).reshape(-1, self.networks).sum(0) for count in found]
         return dict(zip(COUNTS, each, strict=True))
+
+    def units(self) -> dict[str, NDArray[np.float64]]:
+        """The numbers `UNITS` of a method whose step reports them as `cbp_ray.GenerateAndTest` does, each [networks]."""
+        found: dict[str, NDArray[np.float64]] = {}
+        for name, reported in (("age", "ages"), ("utility", "utilities")):
+            values = getattr(self.report, reported, {}).values()
+            means = [float(each[each.isfinite()].double().mean()) for each in values]
+            if means:
+                found[name] = np.array(means).reshape(-1, self.networks).mean(0)
+        return found
 
     def advance(self, examples: int) -> dict[str, float]:
         """Learns from the next examples of a problem, which a subclass has, and returns the metrics over them."""
@@ -104,7 +115,7 @@ class Learner:
         self.examples = examples
 
 
-class TorchRuns:
+class TorchRuns(Engine):
     """Any number of torch runs, one after the other; an `Engine`.
 
     Args:
@@ -120,6 +131,10 @@ class TorchRuns:
     def advance(self, examples: int) -> Metrics:
         bins = [run.advance(examples) for run in self._runs]
         return {name: np.array([b[name] for b in bins]) for name in self._config.metrics}
+
+    def units(self) -> Metrics:
+        each = [run.units() for run in self._runs]
+        return {name: np.concatenate([units[name] for units in each]) for name in each[0]}
 
     def state(self) -> Arrays:
         return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in flatten(run.state())}

@@ -81,7 +81,7 @@ def describe(learner: Learner, problem: PermutedMnist, model: nn.Sequential) -> 
     return hidden_outputs.layer_metrics([float(layer.weight.detach().abs().double().mean()) for layer in layers], hidden)
 
 
-class StackedRuns:
+class StackedRuns(Engine):
     """Runs of one config of Permuted MNIST, one per seed, that advance together on a GPU or a CPU; an `Engine`.
 
     The networks stand side by side in one (`cbp_ray.algorithm.stacked_linear`), so a step is the same few batched operations
@@ -129,6 +129,9 @@ class StackedRuns:
             **{name: count - before[name] for name, count in learner.counts().items()},
         }
         return {name: metrics[name] for name in self.config.metrics}
+
+    def units(self) -> Metrics:
+        return self.learner.units()
 
     def state(self) -> Arrays:
         return dict(flatten(self.learner.state()))

@@ -1,0 +1,34 @@
+"""What a person should know about stored runs: a file for each configuration of which there is something to say."""
+
+import json
+from typing import Any
+
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.curves import Curves
+from cbp_ray.results.keys import config_key
+from cbp_ray.results.store import Store
+
+FOLDER, SUFFIX = "warnings", ".json"
+
+
+def never_acted(config: OnlineConfig, curves: Curves) -> str | None:
+    """One line if these runs are complete and their method never did what it is there for; None otherwise."""
+    if "replacements" not in curves.metrics or not config.hidden:
+        return None
+    updates = config.examples * config.problem.updates_per_example
+    return config.algorithm.never_acted(float(curves["replacements"].sum()), updates, min(config.hidden))
+
+
+def record(store: Store, config: OnlineConfig, engine: str, group: str, message: str) -> bool:
+    """Keeps a warning about a configuration. Returns whether it is new."""
+    folder, name = store.folder / FOLDER, f"{config_key(config, engine)}{SUFFIX}"
+    if folder.has(name):
+        return False
+    folder.write(name, json.dumps({"group": group, "message": message}).encode())
+    return True
+
+
+def read_all(store: Store) -> dict[str, dict[str, Any]]:
+    """Group and message of every warning, by the key of its configuration."""
+    folder = store.folder / FOLDER
+    return {name.removesuffix(SUFFIX): json.loads(folder.read(name)) for name in folder.names() if name.endswith(SUFFIX)}
