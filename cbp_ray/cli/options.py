@@ -42,7 +42,7 @@ address_option = click.option("--address", metavar="A", help="Ray cluster to run
 server_option = click.option("--address", metavar="URL", required=True, help="Job server of the cluster, http://HOST:8265.")
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """A length of time in seconds, typed as `90s`, `30min`, `2h`, `1d` or `1h30min`."""
 
     name = "time"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import click
 
@@ -258,7 +258,7 @@ def _small_is_good(rows: Sequence[Row]) -> bool:
     return any(row.get("metric") == SMALL_IS_GOOD for row in rows)
 
 
-def _known(value: Any) -> bool:
+def _known(value: Any) -> TypeGuard[Any]:
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
@@ -313,7 +313,7 @@ def _interval(row: Row, name: str) -> str:
         return "" if value is None else "nan"
     if not _known(low):
         return _write(value)
-    half = value - low
+    half = float(value) - float(low)
     digits = 1 - math.floor(math.log10(half)) if half > 0 and math.isfinite(half) else 4
     return f"{value:.{max(0, min(digits, 9))}f} ± {half:.{max(0, min(digits, 9))}f}"
 

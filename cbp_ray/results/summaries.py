@@ -46,14 +46,14 @@ class Summary:
         """The summary of some runs of a configuration."""
         metric, first = config.problem.performance, len(curves.examples) - late_bins(len(curves.examples))
         sign = next((name for name in DIVERGED_BY if name in curves.metrics), None)
-        finite = np.isfinite(curves[sign]).all(axis=1) if sign else np.ones(len(curves.seeds), dtype=bool)
+        finite = np.asarray(np.isfinite(curves[sign]).all(axis=1) if sign else np.ones(len(curves.seeds), dtype=bool))
         whole = np.where(finite, _mean(curves, metric, 0), np.nan)
         late = np.where(finite, _mean(curves, metric, first), np.nan)
         with np.errstate(invalid="ignore", over="ignore"):
             last = {name: float(values[:, first:].mean()) for name, values in curves.metrics.items() if name != metric}
             curve = curves.mean(metric)
         row = {"metric": metric, **_columns("performance", whole), **_columns("late", late), "diverged": int((~finite).sum())}
-        return cls(whole, late, ~finite, curve, row | last)
+        return cls(whole, late, np.logical_not(finite), curve, row | last)
 
 
 def _mean(curves: Curves, metric: str, first: int) -> Array:

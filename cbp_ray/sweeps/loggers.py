@@ -146,7 +146,7 @@ class Wandb(Tracker):
             _logger_actor_cls = PatientActor
 
         # Given here as well as in the environment: the process that logs may be of a cluster that has another.
-        mode = {"mode": os.environ["WANDB_MODE"]} if os.environ.get("WANDB_MODE") in OFFLINE else {}
+        mode: dict[str, Any] = {"mode": os.environ["WANDB_MODE"]} if os.environ.get("WANDB_MODE") in OFFLINE else {}
         project = os.environ.get("WANDB_PROJECT", PROJECT)
         return PatientCallback(project=project, group=self.store.sweep, dir=str(self.folder), **mode)
 
@@ -241,7 +241,8 @@ class LoggerUpdates(Callback):
 
     def on_experiment_end(self, trials: list[TuneTrial], **info: Any) -> None:
         # After Ctrl-C the rest is told of by the next start.
-        self.finish(wait=all(trial.is_finished() for trial in trials))
+        unfinished = [trial for trial in trials if trial.status not in (TuneTrial.TERMINATED, TuneTrial.ERROR)]
+        self.finish(wait=not unfinished)
 
     def finish(self, wait: bool = True) -> None:
         """Ends, after all that is to be told was told, or after what is being told now."""

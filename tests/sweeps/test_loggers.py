@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made_up_results import store_made_up
 from ray.tune import Callback
+from ray.tune.experiment import Trial
 
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
@@ -65,11 +66,10 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Listed:
 class Told:
     """A trial as Tune has it when the results of its block are stored."""
 
+    status = Trial.TERMINATED
+
     def __init__(self, store: Store, block: Block) -> None:
         self.config = {PACKED: pack(store, block, "cbp")}
-
-    def is_finished(self) -> bool:
-        return True
 
 
 def update(sweep: Sweep, store: Store, *blocks: Block) -> list[str]:
@@ -209,6 +209,7 @@ def test_mlflow_has_one_run_per_configuration_with_the_stored_curve(tmp_path: Pa
     assert MLflow(store).folder == tmp_path / "logged"
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_wandb_offline_has_one_run_per_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
