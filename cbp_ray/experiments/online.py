@@ -161,20 +161,21 @@ def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: 
     for index in range(first, config.bins):
         begun, seen = index + 1, index * config.bin_size
         count = min(config.bin_size, config.examples - seen)
-        metrics = yield from _pauses(runner.advance_in_parts(count), seen)
+        metrics = yield from _pauses(runner.advance_in_parts(count), seen, count)
         point = functools.partial(checkpoint, begun)
         yield Bin(index, config.bins, seen + count, metrics, point, runner.units())
 
 
-def _pauses(parts: Generator[int, None, Metrics], seen: int) -> Generator[Pause, None, Metrics]:
-    """The pauses of an engine within a bin, before which each run has seen so many examples."""
+def _pauses(parts: Generator[int, None, Metrics], seen: int, count: int) -> Generator[Pause, None, Metrics]:
+    """The pauses of an engine within a bin of `count` examples, before which each run has seen `seen`."""
     while True:
         try:
             part = next(parts)
         except StopIteration as end:
             metrics: Metrics = end.value
             return metrics
-        yield Pause(seen + part)
+        if part < count:
+            yield Pause(seen + part)
 
 
 def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:

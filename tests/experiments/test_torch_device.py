@@ -64,13 +64,13 @@ def test_a_trial_uses_the_gpu_that_it_has_reserved(
     monkeypatch.setattr(ray, "get_runtime_context", Context)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
     chosen: list[str] = []
-    real = block_run.iterate_online
+    real = block_run.iterate_with_pauses
 
     def iterate(*arguments: Any, device: str = "cpu") -> Any:
         chosen.append(device)
         return real(*arguments)
 
-    monkeypatch.setattr(block_run, "iterate_online", iterate)
+    monkeypatch.setattr(block_run, "iterate_with_pauses", iterate)
     # It is kept for the process, and would tell other tests of this context.
     monkeypatch.setattr(block_run, "environment", lambda: {})
     store, block = Store(tmp_path, "small"), Block(make({"name": "bp"}), "torch", (0,))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sweep_help import SMALL, assert_bit_equal, snapshot
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cbp_ray.cli import main
 from cbp_ray.results import Block, Store, load
@@ -54,6 +55,14 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
     folder = tmp_path / "small"
     assert {p.name for p in folder.iterdir()} == {"curves", "runs", "progress", "sweeps", "sweep.yaml", "tensorboard"}
     assert load_sweep(folder / "sweep.yaml").configurations == sweep.configurations
+    # What results do not have came with the reports.
+    names = ("bp", "cbp,replacement_rate=0.001", "cbp,replacement_rate=0.01")
+    tags = {name: EventAccumulator(str(folder / "tensorboard" / name)).Reload().Tags()["scalars"] for name in names}
+    assert [("performance/error" in tags[name], "replacement/age" in tags[name]) for name in names] == [
+        (True, False),
+        (True, True),
+        (True, True),
+    ]
     assert {status.state for status in seen} == {"running"}
     (status,) = statuses(Store(tmp_path, "small"))
     assert (status.state, status.done, status.missing) == ("complete", 18, 0)
