@@ -97,9 +97,8 @@ def results(
     from cbp_ray.results import warnings
     from cbp_ray.sweeps.running import running_on
 
-    for message in sorted(
-        {f"{w['group']}: {w['message']}" for k, w in warnings.read_all(found.store).items() if k in found.entries}
-    ):
+    warned = [each for key, each in warnings.read_all(found.store).items() if key in found.entries]
+    for message in sorted({f"{each['group']}: {each['message']}" for each in warned}):
         click.echo(f"warning: {message}")
     if (host := running_on(found.store)) is not None:
         click.echo(f"The sweep runs on {host}: this is what is stored so far.")
