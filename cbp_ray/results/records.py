@@ -43,5 +43,5 @@ def find_sweep(storage: str, name: str) -> Store:
     known = stored_sweeps(Folder(storage))
     if name not in known:
         fix = f"it has {', '.join(known)}" if known else "it has none"
-        raise InputError(f"SWEEP: must be a sweep file or a sweep in {storage}, got {name!r}; {fix}")
+        raise InputError(f"SWEEP: must be a sweep in {storage}, got {name!r}; {fix}")
     return Store(storage, name)
