@@ -13,13 +13,13 @@ import click
 
 from cbp_ray.cli.display import LOG_WIDTH, print_table, table_of
 from cbp_ray.cli.options import check_storage, check_writable, json_option, scale_option, storage_option
+from cbp_ray.cli.watch import spark
 from cbp_ray.errors import InputError
 
 if TYPE_CHECKING:
     from cbp_ray.results.tables import Entry, Results
 
 Row = dict[str, Any]
-BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 10
 ABOUT = ("key", "engine", "state", "search", "metric", "seeds", "seeds_wanted", "diverged", "at_examples", "value")
 """Columns that are neither settings nor diagnostics, beside those of `NUMBERS`."""
@@ -94,8 +94,12 @@ def results(
         return click.echo(json.dumps(answer))
     for table in shown:
         table.print(top)
+    from cbp_ray.results import warnings
     from cbp_ray.sweeps.running import running_on
 
+    warned = [each for key, each in warnings.read_all(found.store).items() if key in found.entries]
+    for message in sorted({f"{each['group']}: {each['message']}" for each in warned}):
+        click.echo(f"warning: {message}")
     if (host := running_on(found.store)) is not None:
         click.echo(f"The sweep runs on {host}: this is what is stored so far.")
     if best is not None and text is not None:
@@ -324,16 +328,11 @@ def _write(value: Any) -> str:
 
 
 def small_curve(values: Any, width: int = CURVE_WIDTH) -> str:
-    """A curve in one line of text, from the lowest block to the highest: `▁▂▄▆█`."""
+    """A curve in one line of text, a character for the mean of some bins each: `▁▂▄▆█`."""
     count, width = len(values), min(width, len(values))
     parts = [values[count * k // width : count * (k + 1) // width] for k in range(width)]
     known = [[float(value) for value in part if math.isfinite(value)] for part in parts]
-    means = [sum(part) / len(part) if part else None for part in known]
-    present = [mean for mean in means if mean is not None]
-    if not present:
-        return ""
-    low, reach = min(present), max(present) - min(present)
-    return "".join(" " if m is None else BLOCKS[int((m - low) / reach * 7.999) if reach > 0 else 0] for m in means)
+    return spark([sum(part) / len(part) if part else None for part in known])
 
 
 def _plain(value: Any) -> Any:

@@ -71,8 +71,7 @@ class Store:
         self.folder = self.storage / sweep
         self.curves, self.runs = self.folder / "curves", self.folder / "runs"
         self.checkpoints, self.failures = self.folder / "checkpoints", self.folder / "failures"
-        self.partial = self.folder / "partial"
-        self.live = self.folder / "live"
+        self.partial, self.live = self.folder / "partial", self.folder / "live"
 
     def names(self) -> list[BlockName]:
         """Every stored block, from the names of the files alone."""
@@ -83,7 +82,7 @@ class Store:
         return self.curves.has(block.trial_id + SUFFIX)
 
     def tidy(self) -> None:
-        """Removes failures, checkpoints, partial and live curves all of whose runs are stored by now, in whatever blocks."""
+        """Removes failures, checkpoints and unfinished curves all of whose runs are stored by now, in whatever blocks."""
         stored = seeds_by_key(self.names())
         kinds = ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT), (self.partial, SUFFIX), (self.live, CHECKPOINT))
         for folder, suffix in kinds:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from cbp_ray.experiments.curves import Curves
 from cbp_ray.extras import need
 from cbp_ray.results.intervals import mean_interval
 from cbp_ray.results.keys import BlockName, config_key, encode_seeds
+from cbp_ray.results.run_names import RunNames, flat_settings
 from cbp_ray.results.store import Block, Store
 from cbp_ray.results.summaries import Summary, plain_settings
 from cbp_ray.sweeps.search_log import SearchLog, search_key
@@ -283,7 +285,7 @@ class LoggerUpdates(Callback):
             run = ConfigurationRun(
                 # The same configuration may be in several sweeps of a project.
                 trial_id=hashlib.sha256(f"{self._store.sweep}/{key}".encode()).hexdigest()[:16],
-                name=self._name(block.config, group),
+                name=self._names.of(group, flat_settings(block.config)),
                 config=about | plain_settings(block.config),
                 local_path=str(tracker.folder),
                 experiment_dir_name=self._store.sweep,
@@ -295,13 +297,10 @@ class LoggerUpdates(Callback):
             self._trackers.remove(tracker)
             self._errors.append(f"no more runs for {tracker.name}: {' '.join(str(error).split())[:200]}")
 
-    def _name(self, config: OnlineConfig, group: str) -> str:
-        """The group and the settings that differ within it."""
-        own = plain_settings(config)
-        others = [plain_settings(each.config) for each in self._sweep.configurations if each.group == group]
-        searched = set(self._sweep.tune.space) if self._sweep.tune is not None else set()
-        differ = [n for n in own if n in searched or any(other.get(n) != own[n] for other in others)]
-        return ", ".join([group, *(f"{name.rpartition('.')[2]}={own[name]}" for name in differ)])
+    @cached_property
+    def _names(self) -> RunNames:
+        searched = {} if self._sweep.tune is None else self._sweep.tune.space
+        return RunNames([(c.group, flat_settings(c.config)) for c in self._sweep.configurations], searched)
 
     def _say_errors(self) -> None:
         while self._errors:

@@ -13,7 +13,7 @@ from cbp_ray.cli import main
 from cbp_ray.cli.results import small_curve
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves
-from cbp_ray.results import Block, Store, load
+from cbp_ray.results import Block, Store, load, warnings
 from cbp_ray.sweeps import Sweep, failures, load_sweep
 from cbp_ray.sweeps.resolved import record_sweep
 from cbp_ray.sweeps.search_log import SearchLog, Stop, search_key
@@ -140,6 +140,8 @@ def test_a_sweep_that_is_not_complete_shows_what_there_is(
     found = asked(capsys, "grid", "--storage", str(storage))
     rows = {row["algorithm.replacement_rate"]: (row["state"], row["seeds"]) for row in found["configurations"]}
     assert rows == {None: ("complete", 6), 1e-5: ("complete", 6), 1e-4: ("partial", 2), 1e-3: ("failed", 0)}
+    warnings.record(store, sweep.configurations[1].config, sweep.engine, "cbp", "it never replaced a unit")
+    assert "warning: cbp: it never replaced a unit" in shown(capsys, "grid", "--storage", str(storage))
     # Two lucky seeds are not the best of six.
     assert found["best"]["config"]["algorithm"]["replacement_rate"] == 1e-5  # type: ignore[call-overload]
 

@@ -23,7 +23,7 @@ seeds: 0:4
 loggers: [mlflow]
 base: {optimizer: {name: sgd, step_size: 0.01}, examples: 3000, bin_size: 1000}
 groups:
-  cbp: {algorithm: {name: cbp, replacement_rate: [1e-3, 1e-2]}}
+  cbp: {algorithm: {name: cbp,replacement_rate: [1e-3, 1e-2]}}
 """
 
 
@@ -94,7 +94,7 @@ def test_a_configuration_is_one_run_when_all_its_seeds_are_stored(listed: Listed
     kinds = [kind for kind, _ in listed.told]
     assert kinds == ["start", "result", "result", "result", "end"]
     run = listed.told[0][1]
-    assert str(run) == "cbp, replacement_rate=0.001" and run.config["seeds"] == 4
+    assert str(run) == "cbp,replacement_rate=0.001" and run.config["seeds"] == 4
     curves = store.read_curves(config, range(4))
     points = [result for kind, result in listed.told if kind == "result"]
     assert [point["training_iteration"] for point in points] == [1000, 2000, 3000]
@@ -126,8 +126,8 @@ def test_what_was_complete_before_is_told_without_running_anything(listed: Liste
     assert listed.told == []
     update(sweep_of(tmp_path), store)
     assert [str(about) for kind, about in listed.told if kind == "start"] == [
-        "cbp, replacement_rate=0.001",
-        "cbp, replacement_rate=0.01",
+        "cbp,replacement_rate=0.001",
+        "cbp,replacement_rate=0.01",
     ]
 
 
@@ -200,7 +200,7 @@ def test_mlflow_has_one_run_per_configuration_with_the_stored_curve(tmp_path: Pa
     assert update(more, store) == []
     client = mlflow.MlflowClient((tmp_path / "logged" / "mlflow").as_uri())
     runs = client.search_runs([client.get_experiment_by_name("logged").experiment_id])
-    assert sorted(run.info.run_name for run in runs) == ["cbp, replacement_rate=0.001", "cbp, replacement_rate=0.01"]
+    assert sorted(run.info.run_name for run in runs) == ["cbp,replacement_rate=0.001", "cbp,replacement_rate=0.01"]
     first = next(run for run in runs if run.data.params["algorithm.replacement_rate"] == "0.001")
     history = client.get_metric_history(first.info.run_id, "error")
     stored = store.read_curves(sweep.configurations[0].config, range(5)).mean("error")
@@ -222,6 +222,6 @@ def test_wandb_offline_has_one_run_per_configuration(tmp_path: Path, monkeypatch
     contents = [next(folder.glob("*.wandb")).read_bytes() for folder in folders]
     assert len(folders) == 2
     # Protocol buffers: the next field's tag stands behind a name.
-    names = sorted(re.findall(rb"cbp, replacement_rate=[0-9.]+", content)[0] for content in contents)
-    assert names == [b"cbp, replacement_rate=0.001", b"cbp, replacement_rate=0.01"]
+    names = sorted(re.findall(rb"cbp,replacement_rate=[0-9.]+", content)[0] for content in contents)
+    assert names == [b"cbp,replacement_rate=0.001", b"cbp,replacement_rate=0.01"]
     assert all(b"error_low" in content and b"performance" in content for content in contents)
