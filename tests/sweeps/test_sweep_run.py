@@ -131,7 +131,8 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert {str(name) for name in Store(tmp_path, sweep.name).names()} == set(finished)
 
     boards = {path.parent.name for path in (tmp_path / sweep.name / "tensorboard").rglob("events*")}
-    assert len(boards) == len(finished) and all("replacement_rate=" in name for name in boards)
+    # Also what was stopped is there to be seen.
+    assert len(boards) == len(finished) + len(stopped) and all("replacement_rate=" in name for name in boards)
     (status,) = statuses(Store(tmp_path, sweep.name))
     assert (status.state, status.configurations, status.done, status.missing) == ("complete", 4, 16, 0)
 
