@@ -91,7 +91,8 @@ def beginning(totals: "Totals") -> str:
     if totals.stored_runs:
         found.append(f"{totals.stored_runs} of {totals.stored_runs + totals.runs} runs are stored")
     if totals.resumed_trials:
-        found.append(f"{totals.resumed_trials} trials go on from a checkpoint")
+        trials = "1 trial goes" if totals.resumed_trials == 1 else f"{totals.resumed_trials} trials go"
+        found.append(f"{trials} on from a checkpoint")
     found.append(f"{totals.runs} runs to do in {totals.trials} trials, {totals.slots} at once")
     return ", ".join(found)
 

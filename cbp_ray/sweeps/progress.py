@@ -11,6 +11,8 @@ from typing import Any
 from cbp_ray.results.store import Store
 
 HEARTBEAT_SECONDS = 5.0
+PRIOR_SECONDS = 20.0
+"""The first estimate of the time left counts as much as this time of the sweep itself."""
 SILENT_SECONDS = 60.0
 """A sweep that has given no sign of life for this long is taken for dead."""
 
@@ -53,6 +55,8 @@ class Totals:
     """Estimated time, on one core, of the runs that were there before."""
     resumed_trials: int = 0
     """Number of trials that go on from a checkpoint."""
+    learning: float | None = None
+    """When the first examples were learned from, in seconds since 1970: what it takes to start says nothing of the rest."""
     doing: str = ""
     """What the sweep is busy with until the first examples are learned from: `starting Ray`, say."""
     glances: list[dict[str, Any]] = field(default_factory=list)
@@ -69,10 +73,13 @@ class Totals:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """From what was estimated and how long the done part really took; the estimate alone until something is done."""
-        if self.estimated_done <= 0:
-            return self.estimated_seconds / self.slots if self.slots and self.trials else None
-        return max(0.0, self.seconds * (self.estimated_seconds / self.estimated_done - 1))
+        """From what was estimated, and from how long the done part really took, which counts more the more is done."""
+        if not self.slots or not self.trials:
+            return None
+        now = self.ended or time.time()
+        took = PRIOR_SECONDS + (now - self.learning if self.learning is not None else 0.0)
+        expected = PRIOR_SECONDS + self.estimated_done / self.slots
+        return max(0.0, (self.estimated_seconds - self.estimated_done) / self.slots * took / expected)
 
     def as_dict(self) -> dict[str, Any]:
         """The numbers that programs read, as JSON has them."""

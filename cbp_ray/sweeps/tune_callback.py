@@ -1,6 +1,7 @@
 """What Ray Tune reports of trials becomes counts, events, failures on record and TensorBoard runs."""
 
 import math
+import time
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -13,7 +14,7 @@ from cbp_ray.results.keys import describe_seeds
 from cbp_ray.results.run_names import RunNames, flat_settings
 from cbp_ray.results.store import Block, Store
 from cbp_ray.sweeps import cost, failures
-from cbp_ray.sweeps.block_run import LivePart
+from cbp_ray.sweeps.block_run import STEP_SECONDS, LivePart
 from cbp_ray.sweeps.board_updates import BoardUpdates
 from cbp_ray.sweeps.cluster import check_alive
 from cbp_ray.sweeps.live_curves import LiveCurves
@@ -105,6 +106,7 @@ class SweepCallback(Callback):
         totals.running[name] = result["examples"] / block.config.examples
         if result["phase"] is None and not self._learning:
             self._learning, totals.doing = True, ""
+            totals.learning = time.time() - STEP_SECONDS
         if not result["stored"]:
             if part is not None:
                 self._live.report(block, part)

@@ -232,7 +232,9 @@ def test_small_curves() -> None:
 
 def test_a_sweep_says_what_it_finds_and_counts_it() -> None:
     totals = Totals(trials=3, runs=6, stored_runs=4, slots=2, estimated_seconds=60.0, resumed_trials=1)
-    assert beginning(totals) == "4 of 10 runs are stored, 1 trials go on from a checkpoint, 6 runs to do in 3 trials, 2 at once"
+    assert (
+        beginning(totals) == "4 of 10 runs are stored, 1 trial goes on from a checkpoint, 6 runs to do in 3 trials, 2 at once"
+    )
     totals.doing = "starting workers"
     assert standing(totals) == "4/10 runs, 0/3 trials, starting workers, about 30 s left"
     totals.doing, totals.runs_done, totals.examples_done = "", 2, 1e9

@@ -139,6 +139,7 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert ends == {key: examples for key, (_, examples) in states.items()}
 
     boards = {path.parent.name for path in (tmp_path / sweep.name / "tensorboard").rglob("events*")}
+    # Also what was stopped is there to be seen.
     assert len(boards) == len(finished) + len(stopped) and all("replacement_rate=" in name for name in boards)
     (status,) = statuses(Store(tmp_path, sweep.name))
     assert (status.state, status.configurations, status.done, status.missing) == ("complete", 4, 16, 0)
