@@ -7,7 +7,8 @@ import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from torch import nn
 
-from cbp_ray.algorithm.initialization import MARK, UNIT_MODULES, distribution_of
+from cbp_ray.algorithm.initialization import MARK, distribution_of
+from cbp_ray.algorithm.units import UNIT_MODULES
 
 INITIALIZERS = [f"{part}_{what}_initializer" for part in ("fcnet", "head_fcnet", "conv") for what in ("kernel", "bias")]
 

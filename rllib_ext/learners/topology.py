@@ -64,8 +64,8 @@ def hidden_layers(module: RLModule) -> list[HiddenLayer]:
     layers: list[HiddenLayer] = []
     untreated: dict[str, str] = {}
     for branch in _branches(module):
-        inner = dict(branch.named_modules())
-        found = find_units(branch, lambda name, inner=inner: names.get(id(inner[name]), name))
+        here = {name: names.get(id(inner), name) for name, inner in branch.named_modules()}
+        found = find_units(branch, here.__getitem__)
         layers += found.layers
         untreated |= found.untreated
     if untreated:
