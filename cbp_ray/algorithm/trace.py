@@ -307,8 +307,8 @@ class Trace(Layouts):
             if other.op == "get_attr" and str(other.target) in self.tensors:
                 mixed |= self._scale(str(other.target), labelled[0])
             elif node.target in ops.SUMS:
-                self._mix(labelled[0], f"{node.name!r} combines the outputs of {self._names(labelled[0])} and {other.name}, "
-                          f"which is no unit, so that they can't be replaced by themselves; leave it out of the sum, {EXPLICIT}")  # fmt: skip
+                what = f"{node.name!r} combines the outputs of {self._names(labelled[0])} and {other.name}, which is no unit"
+                self._mix(labelled[0], f"{what}; they can't be replaced by themselves: leave it out of the sum, {EXPLICIT}")
         if node.target in ops.PRODUCTS and len(labelled) > 1:
             self._activate(labelled[0], "combined", None)  # x·sigmoid(x), say: no activation that has a name
         return replace(labelled[0], key=node, mixed=mixed, ndim=max((v.ndim for v in labelled if v.ndim), default=None))
