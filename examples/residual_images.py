@@ -1,6 +1,6 @@
 """Permuted MNIST as images through a small residual network: Backprop loses accuracy, generate-and-test keeps more of it.
 
-Every task shows 6,400 images whose pixels are in a new order. Accuracy is that of the predictions made before each update.
+Every task shows 4,000 images whose pixels are in a new order. Accuracy is that of the predictions made before each update.
 
     python examples/residual_images.py              # a few minutes on two cores; writes residual_images.png
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cbp_ray import Adam, GenerateAndTest
 from cbp_ray.problems.mnist_files import load
 
-BATCH, STEPS = 16, 400
+BATCH, STEPS = 16, 250
 
 
 class Residual(nn.Module):
@@ -32,7 +32,7 @@ class Residual(nn.Module):
         return torch.relu(x + self.second(torch.relu(self.first(x))))
 
 
-def network(channels: int = 16) -> nn.Sequential:
+def network(channels: int = 8) -> nn.Sequential:
     """Patches of 4 × 4 pixels, two residual blocks on a grid of 7 × 7, and one layer that reads all of it."""
     stem = nn.Conv2d(1, channels, 4, stride=4)
     return nn.Sequential(stem, nn.ReLU(), Residual(channels), Residual(channels), nn.Flatten(), nn.Linear(49 * channels, 10))
@@ -68,9 +68,9 @@ def run(replacement_rate: float, seed: int, tasks: int, step_size: float) -> lis
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--tasks", type=int, default=120)
+    parser.add_argument("--tasks", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--step-size", type=float, default=3e-3)
+    parser.add_argument("--step-size", type=float, default=1e-2)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.0, 1e-3])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--output", default="residual_images.png")

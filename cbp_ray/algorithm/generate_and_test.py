@@ -389,7 +389,8 @@ class GenerateAndTest:
 
         With those that only lose inputs comes the function that turns the units replaced into inputs of that layer.
         """
-        layer, found = units.layer, []
+        layer = units.layer
+        found: list[tuple[Population, Callable[[Tensor], Tensor] | None]] = []
         consumers = {part.tensor: part for part in layer.units.consumers} if self._needs.magnitude_in else {}
         producers = {part.tensor for part in layer.units.producers} if self._needs.magnitude_out else set()
         for later in self._layers[layer.number + 1 :]:

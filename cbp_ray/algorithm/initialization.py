@@ -193,12 +193,12 @@ def _probability(distribution: Distribution, x: NDArray[np.float64]) -> NDArray[
     from scipy.special import ndtr
 
     if distribution.kind == "uniform":
-        return np.clip((x / distribution.scale + 1) / 2, 0, 1)
+        return np.asarray(np.clip((x / distribution.scale + 1) / 2, 0, 1))
     below = ndtr(x / distribution.scale)
     if distribution.kind == "normal":
         return np.asarray(below)
     low = ndtr(-distribution.cutoff)
-    return np.clip((below - low) / (1 - 2 * low), 0, 1)
+    return np.asarray(np.clip((below - low) / (1 - 2 * low), 0, 1))
 
 
 def resolve(

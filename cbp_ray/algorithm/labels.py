@@ -4,7 +4,6 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from torch import fx, nn
 
 from cbp_ray.algorithm.units import Segment
@@ -131,7 +130,7 @@ def spread_out(piece: Piece, size: int) -> list[int]:
     if piece.spread == "unknown":
         return [OTHER] * size
     if piece.spread == "repeat":
-        return np.repeat(piece.labels, size // len(piece.labels)).tolist()  # type: ignore[no-any-return]
+        return [label for label in piece.labels for _ in range(size // len(piece.labels))]
     return list(piece.labels) * (size // len(piece.labels) if piece.spread else 1)
 
 

@@ -18,6 +18,13 @@ class Layouts:
     values: dict[fx.Node, Any]
     """What is known of each node's tensor: a `Value`, `Parts`, or None if it depends on no unit."""
     tensors: dict[str, Tensor]
+    activations: dict[int, dict[str, None]]
+    """Names of the activations that each unit goes through."""
+
+    def _activate(self, value: Value, activation: str, key: Hashable) -> Value:
+        for label in value.labels:
+            self.activations.setdefault(label, {})[activation] = None
+        return replace(value, key=key)
 
     def _join(self, node: fx.Node, ours: Labels, theirs: Labels) -> None:
         for a, b in zip(ours, theirs, strict=True):
@@ -34,7 +41,7 @@ class Layouts:
             return self._unknown(node.name, f"{node.name!r} joins parts of unknown number and", given, node)
         values = [self.values.get(part) for part in parts]
         labelled = [value for value in values if value is not None and value.pieces]
-        first = labelled[0]
+        first: Value = labelled[0]
         ndim = next((value.ndim for value in labelled if value.ndim), None)
         if isinstance(dim, int) and dim >= 0:
             # Without images or sequences, dimension 1 is that of the features; if not, sizes won't fit.
@@ -219,5 +226,6 @@ def _is_batch_size(size: Any) -> bool:
         return False
     if ops.name_of(size.target) == "getitem":
         whole: Any = size.args[0]
-        return size.args[1] == 0 and (whole.target == "size" or (whole.target is getattr and whole.args[1] == "shape"))
-    return size.target is len or (size.target == "size" and argument(size, 1, "dim", None) == 0)
+        of_shape = whole.target == "size" or (whole.target is getattr and whole.args[1] == "shape")
+        return bool(of_shape and size.args[1] == 0)
+    return size.target is len or (size.target == "size" and bool(argument(size, 1, "dim", None) == 0))

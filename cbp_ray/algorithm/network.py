@@ -462,9 +462,10 @@ def _norm(modules: dict[str, nn.Module], name: str, unit: str, units: int) -> nn
     norm: Any = modules.get(name)
     if not isinstance(norm, NORMS):
         raise InputError(f"layers: {name!r} must be a norm layer ({', '.join(n.__name__ for n in NORMS)})")
-    features = norm.normalized_shape[0] if isinstance(norm, SHAPE_NORMS) else features_of(norm)
-    if isinstance(norm, SHAPE_NORMS) and isinstance(modules[unit], CONVOLUTIONS) and len(norm.normalized_shape) == 1:
-        raise InputError(f"model: {name!r} normalizes {norm.normalized_shape}, not the channels and positions of {unit!r}")
+    shape: Any = getattr(norm, "normalized_shape", ())
+    features = shape[0] if isinstance(norm, SHAPE_NORMS) else features_of(norm)
+    if isinstance(norm, SHAPE_NORMS) and isinstance(modules[unit], CONVOLUTIONS) and len(shape) == 1:
+        raise InputError(f"model: {name!r} normalizes {shape}, not the channels and positions of {unit!r}")
     if features != units:
         raise InputError(f"model: {name!r} normalizes {features} features, but {unit!r} has {units} units")
     return norm

@@ -152,7 +152,7 @@ class Trace(Layouts):
             if value.axis != -1 - dims:
                 self._mix(value, f"{name!r} reads the width of the images from {self._names(value)} and not its channels; "
                           f"put a flatten between them, {EXPLICIT}", reached=True)  # fmt: skip
-            elif groups > 1 and groups == module.in_channels and not isinstance(module, TRANSPOSED) and not computed:  # type: ignore[union-attr]
+            elif groups > 1 and groups == module.in_channels and not isinstance(module, TRANSPOSED) and not computed:
                 labels = self._resolve(name, value, inputs_of(module))
                 return None if labels is None else self._through_depthwise(name, module, value, labels)
             elif groups > 1:
@@ -168,10 +168,13 @@ class Trace(Layouts):
         ndim = dims + 2 if dims else next((value.ndim for value in inputs), None)
         return Value((Piece(labels),), -1 - dims, ndim, ("units", name))
 
-    def _read(self, name: str, module: nn.Module, value: Value, size: int, **names: str) -> bool:
+    def _read(
+        self, name: str, module: nn.Module, value: Value, size: int, parameter: str = "weight", bias: str = "bias"
+    ) -> bool:
         labels = self._resolve(name, value, size)
         if labels is not None:
-            self.readings.append(Reading(name, module, labels, value.key, value.axis, *taps_of(value, size), **names))
+            taps = taps_of(value, size)
+            self.readings.append(Reading(name, module, labels, value.key, value.axis, *taps, parameter=parameter, bias=bias))
         return labels is not None
 
     def _through_depthwise(self, name: str, module: UnitModule, value: Value, labels: Labels) -> Value:
@@ -281,16 +284,11 @@ class Trace(Layouts):
             return self._gate(node, value, argument(node, 1, "dim", -1), node.name)
         return self._unknown(node.name, repr(ops.name_of(target)), inputs, node)
 
-    def _activate(self, value: Value, activation: str, key: Hashable) -> Value:
-        for label in value.labels:
-            self.activations.setdefault(label, {})[activation] = None
-        return replace(value, key=key)
-
     def _combine(self, node: fx.Node) -> Value:
         """A sum or a product, feature by feature: units that meet are one unit from here on."""
         nodes = [n for n in node.all_input_nodes if not self._is_number(n)]
         values = [self.values[n] for n in nodes if isinstance(self.values.get(n), Value)]
-        labelled = [value for value in values if value.pieces]
+        labelled: list[Value] = [value for value in values if value.pieces]
         mixed = frozenset().union(*(value.mixed for value in values))
         if not labelled:
             return Value((), mixed=mixed)
@@ -309,8 +307,8 @@ class Trace(Layouts):
             if other.op == "get_attr" and str(other.target) in self.tensors:
                 mixed |= self._scale(str(other.target), labelled[0])
             elif node.target in ops.SUMS:
-                self._mix(labelled[0], f"{node.name!r} combines the outputs of {self._names(labelled[0])} and {other.name}, "
-                          "which is no unit; a unit in a sum with it can't be replaced by itself")  # fmt: skip
+                what = f"{node.name!r} combines the outputs of {self._names(labelled[0])} and {other.name}, which is no unit"
+                self._mix(labelled[0], f"{what}; they can't be replaced by themselves: leave it out of the sum, {EXPLICIT}")
         if node.target in ops.PRODUCTS and len(labelled) > 1:
             self._activate(labelled[0], "combined", None)  # x·sigmoid(x), say: no activation that has a name
         return replace(labelled[0], key=node, mixed=mixed, ndim=max((v.ndim for v in labelled if v.ndim), default=None))

@@ -29,9 +29,9 @@ def unit_dim(module: nn.Module) -> int:
     return 1 if isinstance(module, TRANSPOSED) else 0
 
 
-def spatial_dims(module: nn.Module) -> int:
+def spatial_dims(module: UnitModule) -> int:
     """Number of dimensions behind the channels of what a module reads and gives: 0 for a Linear, 2 for a Conv2d."""
-    return 0 if isinstance(module, nn.Linear) else module.weight.ndim - 2  # type: ignore[union-attr, operator]
+    return 0 if isinstance(module, nn.Linear) else module.weight.ndim - 2
 
 
 def outputs_of(module: UnitModule) -> int:

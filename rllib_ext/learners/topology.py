@@ -6,7 +6,6 @@ trunk (an encoder) and the heads that read its output. Each branch is traced by 
 """
 
 import logging
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from ray.rllib.core.columns import Columns
@@ -65,8 +64,8 @@ def hidden_layers(module: RLModule) -> list[HiddenLayer]:
     layers: list[HiddenLayer] = []
     untreated: dict[str, str] = {}
     for branch in _branches(module):
-        inner = dict(branch.named_modules())
-        found = find_units(branch, partial(_name_of, names, inner))
+        here = {name: names.get(id(inner), name) for name, inner in branch.named_modules()}
+        found = find_units(branch, here.__getitem__)
         layers += found.layers
         untreated |= found.untreated
     if untreated:
@@ -74,11 +73,6 @@ def hidden_layers(module: RLModule) -> list[HiddenLayer]:
     if not layers and untreated:
         raise InputError("; ".join(untreated.values()))
     return check_layers(module, layers)
-
-
-def _name_of(names: dict[int, str], inner: dict[str, nn.Module], name: str) -> str:
-    """The name in the whole RLModule of a module that a branch has under `name`."""
-    return names.get(id(inner[name]), name)
 
 
 def treatable_layers(module_id: str, module: RLModule) -> list[HiddenLayer]:
