@@ -25,6 +25,7 @@ from cbp_ray.algorithm.preconditions import (
     load_origin,
     optimizers_by_parameter,
     saved_origin,
+    say_once,
     treatable,
 )
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, random_utility, select
@@ -169,7 +170,7 @@ class GenerateAndTest:
                 self._magnitudes.statistics = statistics = CompiledStatistics()
                 for site in self._sites:
                     site.statistics = statistics
-        self._say_once(found.untreated)
+        say_once(self._layers, found.untreated, init)
         self._warned = False
         self._prepared: tuple[Tensor, Sequence[Tensor | None]] | None = None
         self.average_over_replicas: Callable[[Tensor], None] | None = None
@@ -195,25 +196,6 @@ class GenerateAndTest:
         self._taps.to(last.device)
         for site in self._sites:
             site.mean, site.activity = self._mean[site.at], self._activity[site.at]
-
-    def _say_once(self, untreated: Mapping[str, str]) -> None:
-        """Tells what is left alone, and where new units come from nothing better than the weights as they are."""
-        if untreated:
-            reasons = "; ".join(f"{name or 'the network'!r}: {reason}" for name, reason in untreated.items())
-            warnings.warn(f"GenerateAndTest leaves a part of the network alone ({reasons})", UserWarning, stacklevel=3)
-        guessed = [
-            part.name
-            for layer in self._layers
-            for part, distribution in zip((*layer.units.producers, *layer.units.followers), layer.distributions, strict=True)
-            if distribution.kind == "empirical"
-        ]
-        if guessed and self._init != "empirical":
-            warnings.warn(
-                f"GenerateAndTest: the initial distribution of {', '.join(map(repr, guessed))} is not known; new units' "
-                "weights are drawn from the layer's present ones (init='empirical' says the same, and init= takes others)",
-                UserWarning,
-                stacklevel=3,
-            )
 
     @property
     def layers(self) -> list[str]:

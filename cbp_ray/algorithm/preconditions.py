@@ -1,5 +1,6 @@
 """What generate-and-test asks of a network, its optimizer, the settings that name its layers, and a saved state."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -94,6 +95,26 @@ def _no_bias(units: UnitLayer, preset: str) -> str | None:
                     "none; give it a bias or use preset='paper'"
                 )
     return None
+
+
+def say_once(layers: list[WatchedLayer], untreated: Mapping[str, str], init: Any) -> None:
+    """Tells what is left alone, and where new units come from nothing better than the weights as they are."""
+    if untreated:
+        reasons = "; ".join(f"{name or 'the network'!r}: {reason}" for name, reason in untreated.items())
+        warnings.warn(f"GenerateAndTest leaves a part of the network alone ({reasons})", UserWarning, stacklevel=3)
+    guessed = [
+        part.name
+        for layer in layers
+        for part, distribution in zip((*layer.units.producers, *layer.units.followers), layer.distributions, strict=True)
+        if distribution.kind == "empirical"
+    ]
+    if guessed and init != "empirical":
+        warnings.warn(
+            f"GenerateAndTest: the initial distribution of {', '.join(map(repr, guessed))} is not known; new units' weights are "
+            "drawn from the layer's present ones (init='empirical' says the same, and init= takes others)",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def saved_origin(layer: WatchedLayer) -> dict[str, Any]:

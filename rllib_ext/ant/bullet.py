@@ -46,7 +46,7 @@ from rllib_ext.ant.physics import (
 
 LOGGER = logging.getLogger(__name__)
 
-KNOWN_VERSIONS = ("3.2.5", "3.2.6", "3.2.7")
+KNOWN_VERSIONS = ("3.2.7",)
 """Versions of PyBullet whose C interface this module follows."""
 CONTACT_BYTES, LINK_OF_CONTACT = 176, 12
 """Size of `b3ContactPointData`, and where it has the link of the first body."""

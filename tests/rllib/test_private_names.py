@@ -51,6 +51,10 @@ USED = {
         "ray._private.grpc_utils": "init_grpc_channel",
         "ray._private.services": "canonicalize_bootstrap_address",
     },
+    "cbp_ray/sweeps/loggers.py": {
+        "ray.air.integrations.wandb.WandbLoggerCallback": "_logger_actor_cls",
+        "ray.air.integrations.wandb:_WandbLoggingActor": "_wandb",
+    },
     "rllib_ext/config.py": {
         "ray.rllib.algorithms.ppo.ppo:PPOConfig": "_model_config_auto_includes _rl_module_spec",
     },
