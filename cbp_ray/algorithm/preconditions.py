@@ -110,8 +110,8 @@ def say_once(layers: list[WatchedLayer], untreated: Mapping[str, str], init: Any
     ]
     if guessed and init != "empirical":
         warnings.warn(
-            f"GenerateAndTest: the initial distribution of {', '.join(map(repr, guessed))} is not known; new units' weights are "
-            "drawn from the layer's present ones (init='empirical' says the same, and init= takes others)",
+            f"GenerateAndTest: the initial distribution of {', '.join(map(repr, guessed))} is not known; new units' weights "
+            "are drawn from the layer's present ones (init='empirical' says the same, and init= takes others)",
             UserWarning,
             stacklevel=3,
         )

@@ -54,6 +54,8 @@ class Watching(NamedTuple):
     """Utilities use means of weight magnitudes instead of sums."""
     averages: bool
     """Whether averages of the outputs are needed."""
+    running: bool
+    """Whether the running average of the outputs, f, is needed."""
     deviation: bool
     """Whether |h - f̂| is needed instead of |h|."""
     magnitude_in: bool
@@ -85,7 +87,8 @@ def observe(h: Matrix, units: Units, watching: Watching) -> None:
                 f += rest * (units.mean[i] - f)
             units.f_hat[i] = f / units.correction[i]  # equation 3
     averages(h, units.f_hat, units.mean, units.activity)
-    running_average(units.average_activation, units.mean, rest)
+    if watching.running:
+        running_average(units.average_activation, units.mean, rest)
 
 
 @compiled

@@ -36,7 +36,7 @@ from rllib_ext.plain_module import PlainActorCritic, PlainMLP
 
 COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS)
 DIMENSIONS = (2, 2, 1, 1, 1)
-NOT_WATCHING = Watching(False, 0, np.float32(0), False, False, False, False, False, False)
+NOT_WATCHING = Watching(False, 0, np.float32(0), *[False] * 7)
 
 
 class LossSettings(NamedTuple):
@@ -287,6 +287,7 @@ def _watching(gnt: GenerateAndTest | None) -> Watching:
         lagged=variant.lagged,
         mean_magnitudes=variant.mean_magnitudes,
         averages=needs.deviation or needs.absolute or variant.transfers_bias,
+        running=needs.deviation or variant.transfers_bias,
         deviation=needs.deviation,
         magnitude_in=needs.magnitude_in,
         magnitude_out=needs.magnitude_out,
