@@ -138,8 +138,8 @@ class _Run:
         self.schedule = schedule_of(self.settings)
         self.bins = ReturnBins(config.bin_size)
         self.algorithm: ContinualPPO | None = None
-        by_layer = [f"{network}_weight_magnitude_{n}" for network in NETWORKS for n in range(1, len(config.hidden) + 1)]
-        self.diagnostics = dict.fromkeys([*DIAGNOSTICS, *by_layer], float("nan"))
+        measured = [name for name in config.metrics if name in DIAGNOSTICS or "_weight_magnitude_" in name]
+        self.diagnostics = dict.fromkeys(measured, float("nan"))
         self.random: dict[str, Any] | None = None
         self.units: dict[str, float] = {}
         self.replaced, self.seen = 0.0, 0

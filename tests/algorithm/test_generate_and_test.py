@@ -133,10 +133,10 @@ def test_equals_the_oracle_with_online_norm_and_bernoulli_replacement(optimizer,
         batch=batch,
         utility="overall",
         preset="paper",
-        steps=600,
+        steps=250,
         norm=True,
         replacement="bernoulli",
-        rate=0.01,
+        rate=0.02,
     )
     assert log == expected and log
 
@@ -190,14 +190,14 @@ def test_no_immature_unit_is_replaced():
 def test_the_long_run_count_is_rate_times_units(preset, replacement):
     model = tiny(hidden=10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    gnt = GenerateAndTest(model, optimizer, 0.003, maturity_threshold=10, preset=preset, replacement=replacement)
-    reports = train(model, optimizer, gnt, 1500, batch=1)
+    gnt = GenerateAndTest(model, optimizer, 0.009, maturity_threshold=10, preset=preset, replacement=replacement)
+    reports = train(model, optimizer, gnt, 500, batch=1)
     for layer, replaced in gnt.replaced.items():
         assert replaced == sum(len(r.replaced.get(layer, [])) for r in reports)
         if preset == "paper":
-            expected = 0.003 * 10 * (1500 - 10)
+            expected = 0.009 * 10 * (500 - 10)
         else:
-            expected = 0.003 * sum(int((r.ages[layer] > 10).sum()) for r in reports)
+            expected = 0.009 * sum(int((r.ages[layer] > 10).sum()) for r in reports)
         tolerance = 1 if replacement == "accumulate" else 4 * math.sqrt(expected)
         assert abs(replaced - expected) <= tolerance
         assert replaced > 20

@@ -324,7 +324,7 @@ def test_an_unknown_gain_is_not_guessed():
         gnt_of(model, init="kaiming")
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
 def test_a_compiled_model_makes_the_same_replacements(backend):
     def run(compiled):
         torch.manual_seed(0)

@@ -45,6 +45,7 @@ def test_output_is_normalized_in_the_long_run():
     assert (y.std(0) - 1).abs().max() < 0.1
 
 
+@pytest.mark.long
 def test_the_control_process_takes_out_what_normalization_would():
     """In batch normalization the gradient of the input is orthogonal to 1 and to y; online, so it is on average."""
     torch.manual_seed(0)

@@ -167,10 +167,11 @@ def test_engines_agree_on_real_mnist(algorithm):
     ("algorithm", "optimizer", "dtype"),
     [
         ("cbp", "sgd", "float32"),
-        ("cbp", "sgd", "float64"),
-        ("l2", "sgd", "float32"),
-        ("online_norm", "sgd", "float32"),
-        ("online_norm", "adam", "float64"),
+        # Each of the others is compiled for half a minute.
+        pytest.param("cbp", "sgd", "float64", marks=pytest.mark.long),
+        pytest.param("l2", "sgd", "float32", marks=pytest.mark.long),
+        pytest.param("online_norm", "sgd", "float32", marks=pytest.mark.long),
+        pytest.param("online_norm", "adam", "float64", marks=pytest.mark.long),
     ],
 )
 def test_specialised_kernel_equals_unspecialised_one(algorithm, optimizer, dtype):
@@ -296,6 +297,7 @@ def test_too_strong_weight_decay_is_refused():
         run_online(config, [0])
 
 
+@pytest.mark.long
 def test_the_benchmark_reports_both_engines_in_every_case(monkeypatch):
     monkeypatch.setattr(mlp_permuted_mnist, "MlpEngine", functools.partial(general_engine, images=mnist_files.load("mnist")))
     monkeypatch.setattr(benchmark, "EXAMPLES", {8: (20, 5), 16: (20, 5)})

@@ -228,7 +228,7 @@ OTHERS = {
 
 
 # APPO is an IMPALA with a target network: the one test does for both, but for those who have time.
-@pytest.mark.parametrize("name", ["dqn", "sac", *(pytest.param(name, marks=pytest.mark.long) for name in ("appo", "impala"))])
+@pytest.mark.parametrize("name", ["dqn", *(pytest.param(name, marks=pytest.mark.long) for name in ("sac", "appo", "impala"))])
 def test_other_algorithms_replace_units_too(name: str) -> None:
     kind, environment, training = OTHERS[name]
     made = kind().environment(environment).training(**training).continual_backprop(replacement_rate=0.1, maturity_threshold=2)

@@ -126,6 +126,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(settings: dict[str, Any], eng
     assert str(caught.value).startswith(f"{field}: ") and "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_figures_9_and_17b_at_smoke_scale_run_once_are_drawn_and_judged(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ def test_a_learner_takes_the_cores_of_its_process_unless_fewer_are_asked_for(mon
         assert learner_threads() == taken
 
 
+@pytest.mark.long
 def test_a_worker_of_ray_takes_the_cpus_that_it_was_given() -> None:
     with cluster.connected(None):
         asked = {cpus: ray.remote(num_cpus=cpus)(learner_threads).remote() for cpus in (0, 0.5, 1)}

@@ -36,10 +36,12 @@ def train() -> tuple[set[str], Any, Any]:
     return set(nodes), ended, weights
 
 
+@pytest.mark.long
 def test_runners_on_two_nodes_give_the_numbers_of_one() -> None:
     with cluster.connected(None):
         one = train()
     cluster.use_token()
+    ray.shutdown()  # RLlib, in tests before, connects by itself
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         nodes.add_node(num_cpus=1)

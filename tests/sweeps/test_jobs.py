@@ -40,6 +40,8 @@ def address() -> Iterator[tuple[str, str]]:
     import ray
     from ray.cluster_utils import Cluster
 
+    ray.shutdown()  # RLlib, in tests before, connects by itself
+
     def node(**settings: object) -> dict[str, object]:
         # By default every node of a machine wants the same port for its agent, which jobs go through.
         return {"num_cpus": 1, "dashboard_agent_listen_port": free_port(), **settings}
