@@ -170,7 +170,8 @@ class _Run:
             self.bins.add(finished_episodes(result))
             learned: dict[str, Any] = result[LEARNER_RESULTS][DEFAULT_MODULE_ID].get(RESULTS, {})
             self.replaced += float(learned.get("replaced", 0.0))
-            layers = {name: numbers for name, numbers in learned.items() if isinstance(numbers, dict)}
+            # RLlib has them in an order that differs from process to process, and so would the last bits of means.
+            layers = {name: numbers for name, numbers in sorted(learned.items()) if isinstance(numbers, dict)}
             for ours, theirs in DIAGNOSTICS.items():
                 self.diagnostics[ours] = _mean(layers, theirs)
             for ours, part in NETWORKS.items():

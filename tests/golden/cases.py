@@ -26,10 +26,6 @@ CBP = {"name": "cbp", "replacement_rate": 0.01, "maturity_threshold": 30}
 NATURE = {**CBP, "preset": "nature2024"}
 
 
-ROUNDED = {("rllib", "stable_rank")}
-"""Metrics whose last bits differ from process to process: torch's eigenvalues depend on where memory is aligned."""
-
-
 class Case(NamedTuple):
     """One experiment, its engine and its seeds."""
 
@@ -132,7 +128,7 @@ def record(case: Case) -> dict[str, Any]:
     curves = {name: np.stack([metrics[name] for metrics in points], axis=1) for name in points[0]}
     found: dict[str, Any] = {"key": config_key(config, case.engine)}
     if case.exact:
-        found["curves"] = digest({name: curve for name, curve in curves.items() if (case.engine, name) not in ROUNDED})
+        found["curves"] = digest(curves)
         found["weights"] = digest(dict(enumerate(sorted(weights_of(state), key=lambda a: a.tobytes()))))
     found["means"] = {name: float(np.float64(np.nanmean(c))) if np.isfinite(c).any() else None for name, c in curves.items()}
     return found
