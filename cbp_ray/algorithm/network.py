@@ -7,6 +7,8 @@ part: whichever of its modules can be traced has its hidden units found, and wha
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import product
 from typing import Any
 
 import torch
@@ -123,7 +125,7 @@ def _read(module: nn.Module, path: str, rename: Callable[[str], str], found: Fou
         if graphs.assumed:
             found.assumed.append((rename(path), module, graphs.assumed))
         read = [build(Trace(module, graph, lambda name: rename(f"{path}.{name}".strip(".")))) for graph in graphs.traced]
-        layers, untreated = _agreed(*read) if len(read) > 1 else read[0]
+        layers, untreated = reduce(_agreed, read)
         found.layers += layers
         found.untreated |= untreated
         return
@@ -139,7 +141,8 @@ def _read(module: nn.Module, path: str, rename: Callable[[str], str], found: Fou
 
 
 class Graphs:
-    """The graphs of a module: with all its arguments open, and with those that have defaults at their defaults."""
+    """The graphs of a module: in training and evaluation, with all its arguments open, and with those that have defaults at
+    their defaults."""
 
     def __init__(self, module: nn.Module) -> None:
         self.traced: list[fx.Graph] = []
@@ -151,19 +154,31 @@ class Graphs:
             return
         parameters = inspect.signature(module.forward).parameters.items()
         defaults = {name: p.default for name, p in parameters if p.default is not inspect.Parameter.empty}
-        for concrete in (None, defaults) if defaults else (None,):
-            try:
-                self.traced.append(Tracer().trace(module, concrete))
-            except Exception as error:  # fx raises many types, all meaning the same
-                self.reason = self.reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
-                if concrete is None:
-                    self.assumed = defaults
+        modes = {each: each.training for each in module.modules()}
+        seen: set[str] = set()
+        try:
+            for training, concrete in product((True, False), (None, defaults) if defaults else (None,)):
+                for each in modes:
+                    each.training = training
+                try:
+                    graph = Tracer().trace(module, concrete)
+                except Exception as error:  # fx raises many types, all meaning the same
+                    self.reason = self.reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
+                    if concrete is None:
+                        self.assumed = defaults
+                    continue
+                if str(graph) not in seen:
+                    seen.add(str(graph))
+                    self.traced.append(graph)
+        finally:
+            for each, was in modes.items():
+                each.training = was
 
 
 def _agreed(
     first: tuple[list[HiddenLayer], dict[str, str]], second: tuple[list[HiddenLayer], dict[str, str]]
 ) -> tuple[list[HiddenLayer], dict[str, str]]:
-    """What two readings of a module, with and without its optional arguments, have in common."""
+    """What two readings of a module (with and without its optional arguments, in training and evaluation) have in common."""
     untreated = {**second[1], **first[1]}
     layers = []
     for layer in first[0]:
@@ -172,7 +187,9 @@ def _agreed(
         if alike and layer.name not in untreated:
             layers.append(layer)
         elif layer.name not in untreated:
-            untreated[layer.name] = f"what the units of {layer.unit!r} feed depends on optional arguments of the forward pass"
+            untreated[layer.name] = (
+                f"what the units of {layer.unit!r} feed depends on optional arguments of the forward pass, or on training mode"
+            )
     return layers, untreated
 
 

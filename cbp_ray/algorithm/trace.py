@@ -296,6 +296,9 @@ class Trace(Layouts):
         for value in labelled:
             if len(value.labels) == 1 < len(largest.labels):
                 self._mix(value, f"{node.name!r} joins the unit of {self._names(value)} with all of {self._names(largest)}")
+        if any(1 < len(value.labels) < len(largest.labels) for value in labelled):
+            # Beside features of a size that is not known: which meet which can't be told.
+            return self._unknown(node.name, f"{node.name!r} combines outputs of other sizes and", labelled, node)
         labelled = [value for value in labelled if len(value.labels) == len(largest.labels)]
         layouts = {(v.axis, tuple((len(p.labels), p.spread) for p in v.pieces)) for v in labelled}
         if len(layouts) > 1:

@@ -568,3 +568,41 @@ def test_random_graphs_equal_the_oracle(program, preset):
         groups.append(([(part.name, part.index.tolist()) for part in layer.producers], sites))
     if groups:
         compare(model, groups, preset, None, 40)
+
+
+class JoinedInput(nn.Module):
+    """A sum with a concatenation in which an input of unknown size stands."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.h, self.g = nn.Linear(3, 4), nn.Linear(3, 7), nn.Linear(7, 2), nn.Linear(4, 2)
+
+    def forward(self, x):
+        a = self.a(x)
+        return self.h(torch.cat([x, a], 1) + self.b(x)) + self.g(a)
+
+
+def test_a_sum_of_which_the_sizes_are_not_known_is_left_alone():
+    found = find_units(JoinedInput())
+    assert not found.layers and {"a", "b"} <= set(found.untreated)
+
+
+class Auxiliary(nn.Module):
+    """A second head while it trains, as in GoogLeNet."""
+
+    def __init__(self):
+        super().__init__()
+        self.e, self.f, self.h, self.aux = nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2), nn.Linear(4, 2)
+
+    def forward(self, x):
+        e = torch.relu(self.e(x))
+        y = self.h(torch.relu(self.f(e)))
+        return (y, self.aux(e)) if self.training else y
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_depends_on_training_mode_is_left_alone_in_either_mode(training):
+    model = Auxiliary().train(training)
+    found = find_units(model)
+    assert [layer.name for layer in found.layers] == ["f"] and "training mode" in found.untreated["e"]
+    assert all(module.training == training for module in model.modules())
