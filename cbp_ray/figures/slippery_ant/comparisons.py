@@ -93,14 +93,14 @@ def _late(setting: Setting, metric: str) -> float:
 @comparison
 def degrades(evidence: Evidence, algorithm: str) -> Iterator[Cell]:
     """An algorithm at its best setting ends at less than 90% of its return at the beginning."""
-    yield Cell(evidence.settings.label(algorithm), -_kept(evidence, evidence.settings.best(algorithm=algorithm)))
+    yield Cell(label(evidence, algorithm), -_kept(evidence, evidence.settings.best(algorithm=algorithm)))
 
 
 @comparison
 def stays(evidence: Evidence, algorithm: str, utility: str | None = None) -> Iterator[Cell]:
     """An algorithm at its best setting ends at more than 90% of its return at the beginning."""
     wanted = {"algorithm": algorithm} | ({} if utility is None else {"utility": utility})
-    yield Cell(evidence.settings.label(algorithm), _kept(evidence, evidence.settings.best(**wanted)))
+    yield Cell(label(evidence, algorithm), _kept(evidence, evidence.settings.best(**wanted)))
 
 
 @comparison
@@ -108,7 +108,7 @@ def better(evidence: Evidence, algorithms: Sequence[str], than: Sequence[str]) -
     """Each algorithm has a larger total return than each of the others, all at their best settings."""
     for name in algorithms:
         for other in than:
-            labels = f"{evidence.settings.label(name)} - {evidence.settings.label(other)}"
+            labels = f"{label(evidence, name)} - {label(evidence, other)}"
             yield Cell(labels, evidence.least(algorithm=other) - evidence.least(algorithm=name))
 
 
@@ -132,6 +132,12 @@ def difference_grows(evidence: Evidence, utility: str, than: str) -> Iterator[Ce
     one, other = (evidence.settings.best(algorithm="cbp", utility=name) for name in (utility, than))
     late, early = (evidence.mean(part(one) - part(other)) for part in (end, beginning))
     yield Cell(f"{in_words(utility)} - {in_words(than)}", late - early)
+
+
+def label(evidence: Evidence, algorithm: str) -> str:
+    """What a method is called where PPO learns by it."""
+    method = next(setting.config.algorithm for setting in evidence.settings if setting.algorithm == algorithm)
+    return method.ppo_label or method.label
 
 
 def in_words(utility: str) -> str:
