@@ -99,7 +99,7 @@ def compare(*, sizes, optimizer, batch, utility, preset, steps, activation="tanh
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 @pytest.mark.parametrize("utility", UTILITIES)
 @pytest.mark.parametrize("batch", [1, 32])
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_equals_the_oracle(optimizer, depth, batch, utility, preset):
     log, expected = compare(
