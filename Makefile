@@ -17,7 +17,7 @@ demo: $(STAMP) ## set up if needed, then figure 6 of the paper at full scale
 	@$(DEMO)
 
 test: $(STAMP) ## set up if needed, then run the tests and the checks
-	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not long"
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not long and not slow"
 	@$(MAKE) --no-print-directory check
 
 test-all: $(STAMP) ## the same with the few tests that take most of a minute each

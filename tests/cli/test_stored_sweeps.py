@@ -1,6 +1,7 @@
 """The commands that look after stored sweeps: damage is found and made good, names change, and nothing goes unasked."""
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +218,8 @@ def test_a_time_without_a_unit_is_refused(text: str, sweep: Sweep, tmp_path: Pat
 
 
 def test_what_ends_within_its_time_is_not_interrupted() -> None:
+    # Ray, in tests before, may have put a handler of its own there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with limited_time(0.05):
         pass
     time.sleep(0.1)

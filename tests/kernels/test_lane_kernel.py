@@ -272,7 +272,7 @@ def test_dead_network_is_not_slower():
         unit_parameters(block.state.parameters, block.shape)[:, unit_rows(0, 20).bias] = -1000
     dead.advance(20_000)  # Adam's first moments shrink by 0.9 per example, the averages by 0.99
     assert dead.advance(1_000)["dead"].min() == 1
-    assert min(seconds(dead) for _ in range(9)) < 1.5 * min(seconds(warmed_up()) for _ in range(9))
+    assert min(seconds(dead) for _ in range(9)) < 2.5 * min(seconds(warmed_up()) for _ in range(9))
 
 
 def test_large_seeds_are_the_same_seeds_in_torch():
