@@ -40,7 +40,7 @@ UNITS = {"age": "age_mean", "utility": "utility_mean"}
 
 
 def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
-    """An experiment in RLlib's terms: sampling and learning in this process, one environment."""
+    """An experiment in RLlib's terms: learning in this process, sampling as the problem says."""
     problem, algorithm = config.problem, config.algorithm
     assert isinstance(problem, SlipperyAntConfig)
     if seed >= SEEDS:
@@ -50,7 +50,9 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
     result: ContinualPPOConfig = (
         ContinualPPOConfig()
         .environment(ENVIRONMENT, env_config={FRICTION: friction})
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
+        .env_runners(num_env_runners=problem.env_runners, num_envs_per_env_runner=problem.envs_per_runner)
+        # A run without the samples of a runner that died would be another run: it fails, and goes on from its checkpoint.
+        .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
         .learners(num_learners=0)
         .rl_module(model_config={"fcnet_hiddens": list(config.network.hidden), "fcnet_activation": activation})
         .training(lr=config.optimizer.step_size, **ppo_settings(problem), weight_decay=algorithm.decay)
@@ -196,15 +198,24 @@ class _Run:
     def state(self) -> Arrays:
         algorithm = self.build()
         own = {"steps": algorithm.global_step, "bins": self.bins.state_dict(), "diagnostics": self.diagnostics}
-        runner = algorithm.env_runner_group.local_env_runner
-        whole = {"learner": algorithm.learner_group.get_state(), "rollout": runner.rollout_state()}
+        whole = {"learner": algorithm.learner_group.get_state(), **self._rollouts(algorithm)}
         return {"own": np.array(json.dumps(own)), **flatten(whole)}
+
+    def _rollouts(self, algorithm: ContinualPPO) -> dict[str, Any]:
+        """What the environments are in the middle of: in this process, whose random state is part of the learner's, or in
+        others, by runner."""
+        if not self.settings.num_env_runners:
+            return {"rollout": algorithm.env_runner_group.local_env_runner.rollout_state()}
+        return {"rollouts": algorithm.rollouts()}
 
     def load_state(self, state: Arrays) -> None:
         check_complete(state, ("own",))
         own = json.loads(str(state.pop("own")))
         algorithm, whole = self.build(), unflatten(state)
-        algorithm.env_runner_group.local_env_runner.load_rollout_state(whole["rollout"])
+        if "rollout" in whole:
+            algorithm.env_runner_group.local_env_runner.load_rollout_state(whole["rollout"])
+        else:
+            algorithm.restore_rollouts(whole["rollouts"])
         # Last, because the random state is part of it.
         algorithm.learner_group.set_state(whole["learner"])
         algorithm.env_runner_group.sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)

@@ -11,7 +11,7 @@ from cbp_ray.algorithm.units import Segment
 Labels = tuple[int, ...]
 OTHER = -1
 """Label of a feature that is no unit."""
-EXPLICIT = "or give the layers explicitly with layers=[...]"
+EXPLICIT = "or name the layers yourself: layers=[HiddenLayer(unit=..., outgoing=(...,)), ...]"
 
 
 class Piece(NamedTuple):

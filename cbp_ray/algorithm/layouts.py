@@ -186,8 +186,8 @@ class Layouts:
         """An operation that is not known to keep units apart."""
         mixed: set[int] = set()
         for value in values:
-            mixed |= self._mix(value, f"{what} after {self._names(value)} is not known to keep units apart; use another "
-                               f"activation, {EXPLICIT}").mixed  # fmt: skip
+            after = f"{what} after {self._names(value)} is not known to keep units apart"
+            mixed |= self._mix(value, f"{after}; use an operation that works on each feature by itself, {EXPLICIT}").mixed
         if isinstance(weights, fx.Node):
             self._reach_weights(weights, values)
         elif weights:

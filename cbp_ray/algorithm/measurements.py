@@ -11,15 +11,15 @@ class Measurements(NamedTuple):
     places: dict[Tensor, slice]
     """By input weights of a layer: where its units are."""
     average_activation: Tensor
-    """f."""
+    """Running average f of the output h, equation 2."""
     average_utility: Tensor
-    """u."""
+    """Running average u of the utility, equation 6."""
     utility_tm1: Tensor
     """u before the present step."""
     correction: Tensor
-    """1 - ηᵃ."""
+    """Correction 1 - ηᵃ of both averages at age a."""
     f_hat: Tensor
-    """f̂."""
+    """Average output f̂, corrected for the age."""
     mean: Tensor
     """Average of h over the examples of the step."""
     activity: Tensor

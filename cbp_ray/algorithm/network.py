@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from cbp_ray.algorithm.labels import OTHER, Reading
+from cbp_ray.algorithm.labels import EXPLICIT, OTHER, Reading
 from cbp_ray.algorithm.operations import ACTIVATION_FUNCTIONS, ACTIVATION_MODULES, NORMS, SHAPE_NORMS, features_of
 from cbp_ray.algorithm.trace import Trace, Tracer
 from cbp_ray.algorithm.units import (
+    COMPUTED,
     CONVOLUTIONS,
     UNIT_MODULES,
     Part,
@@ -232,7 +233,7 @@ def build(trace: Trace) -> tuple[list[HiddenLayer], dict[str, str]]:
             fed = f" feed {trace.readings[feeds[0][0]].name!r} and" if feeds else ""
             reasons.append(
                 f"the units of {units.owners[root][0]!r}{fed} are also an output of the network, which a replacement would "
-                "change; give the layers to replace explicitly with layers=[...]"
+                "change; return something computed from them instead, " + EXPLICIT
             )
         if reasons or not feeds:
             for unit in group:
@@ -469,9 +470,9 @@ def _unit_module(modules: dict[str, nn.Module], name: str) -> nn.Module:
     module: Any = modules.get(name)
     if not isinstance(module, UNIT_MODULES):
         found = "missing" if module is None else f"a {type(module).__name__}"
-        raise InputError(f"layers: {name!r} must be a Linear or Conv2d of the model, it is {found}")
+        raise InputError(f"layers: {name!r} must be a Linear or convolution of the model, it is {found}")
     if not isinstance(module.weight, nn.Parameter):
-        raise InputError(f"model: the weight of {name!r} is computed (weight_norm or a parametrization) and can't be reset")
+        raise InputError(f"layers: {COMPUTED.format(name=name)}")
     return module
 
 

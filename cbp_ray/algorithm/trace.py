@@ -37,6 +37,7 @@ from cbp_ray.algorithm.labels import (
 from cbp_ray.algorithm.layouts import Layouts
 from cbp_ray.algorithm.online_norm import OnlineNorm
 from cbp_ray.algorithm.units import (
+    COMPUTED,
     RECURRENT,
     TRANSPOSED,
     UNIT_MODULES,
@@ -140,10 +141,7 @@ class Trace(Layouts):
 
     def _through_weights(self, name: str, module: UnitModule, inputs: list[Value]) -> Value | None:
         dims, computed = spatial_dims(module), not isinstance(module.weight, nn.Parameter)
-        reason = (
-            f"the weight of {name!r} is computed (weight_norm, spectral_norm or another parametrization) and can't be reset; "
-        )
-        reason += "remove the parametrization, for example by torch.nn.utils.parametrize.remove_parametrizations"
+        reason = COMPUTED.format(name=name)
         for value in inputs:
             if not value.pieces:
                 self.units.reached |= value.mixed
@@ -222,10 +220,15 @@ class Trace(Layouts):
         fits = rest == 0 if not spread else len(spread) == 1 and rest > 0 and rest % each == 0
         if not fits:
             count = len(value.labels)
-            message = message or "takes {size} inputs, which don't divide into the {count} units of {names}; " + EXPLICIT
+            message = (
+                message
+                or "takes {size} inputs, which don't divide into the {count} units of {names}; make them fit, " + EXPLICIT
+            )
             text = message.format(size=size, count=count, names=self._names(value))
             if len(spread) > 1:
-                text = f"joins features of {self._names(value)} with others, and the sizes of both are not known; {EXPLICIT}"
+                text = (
+                    f"joins features of {self._names(value)} with others, and the sizes of both are not known; {EXPLICIT[3:]}"
+                )
             self._mix(value, f"{name!r} {text}", reached=True)
             return None
         return tuple(label for piece in value.pieces for label in spread_out(piece, rest))

@@ -18,6 +18,11 @@ UnitModule = (
 )  # fmt: skip
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+COMPUTED = (
+    "the weight of {name!r} is computed (weight_norm, spectral_norm or another parametrization) and can't be reset; remove the "
+    "parametrization, for example by torch.nn.utils.parametrize.remove_parametrizations"
+)
+"""Why a module with a parametrization is left alone."""
 UNIT_MODULES = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
 """Modules whose outputs are units, and which read units."""
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)

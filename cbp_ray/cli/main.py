@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli import figures, jobs, results, stored, sweeps
+from cbp_ray.cli import figures, film, jobs, results, stored, sweeps
 from cbp_ray.cli.errors import Choice, Failed, Program, describe
 from cbp_ray.cli.options import json_option
 
@@ -80,7 +80,7 @@ def cli(ctx: click.Context) -> None:
 
 
 COMMANDS = (
-    *(sweeps.run, figures.reproduce, figures.plot, results.results, sweeps.status, figures.figures),
+    *(sweeps.run, figures.reproduce, figures.plot, results.results, sweeps.status, figures.figures, film.film),
     *(stored.verify, stored.mv, stored.rm, jobs.submit, jobs.logs, jobs.stop),
 )
 for command in COMMANDS:

@@ -94,9 +94,10 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
     from cbp_ray.results.store import Store
     from cbp_ray.sweeps.plan import find_missing, make_plan
 
-    cores = max(1, int(len(os.sched_getaffinity(0)) / sweep.resources.cpu))
-    cores = min(cores, max_concurrent or cores)
-    plan = make_plan(find_missing(sweep, Store(storage, sweep.name)), cores)
+    at_once = max(1, int(len(os.sched_getaffinity(0)) / (sweep.resources.cpu + sweep.helpers)))
+    at_once = min(at_once, max_concurrent or at_once)
+    cores = at_once * (1 + sweep.helpers)
+    plan = make_plan(find_missing(sweep, Store(storage, sweep.name)), at_once)
     estimate: dict[str, Any] = {
         "sweep": sweep.name,
         "configurations": len(sweep.configurations),
@@ -105,10 +106,10 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
         "runs": plan.runs + plan.stored_runs,
         "stored_runs": plan.stored_runs,
         "trials": len(plan.trials),
-        "core_seconds": round(plan.seconds, 1),
+        "core_seconds": round(plan.core_seconds, 1),
         "cores": cores,
-        "wall_seconds": round(plan.wall_seconds(cores), 1),
-        "memory_mb": round(plan.memory_bytes * min(cores, max(len(plan.trials), 1)) / 2**20),
+        "wall_seconds": round(plan.wall_seconds(at_once), 1),
+        "memory_mb": round(plan.memory_bytes * min(at_once, max(len(plan.trials), 1)) / 2**20),
     }
     if as_json:
         # Which settings a search draws is not known yet.
@@ -127,7 +128,7 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
     click.echo(f"stored already: {plan.stored_runs} runs; to do: {plan.runs} runs in {len(plan.trials)} trials")
     at_most = "at most " if sweep.tune is not None and sweep.tune.scheduler.name != "none" else ""
     click.echo(
-        f"estimate: {at_most}{span(plan.seconds)} of one core, {span(estimate['wall_seconds'])} on {cores} cores, "
+        f"estimate: {at_most}{span(plan.core_seconds)} of one core, {span(estimate['wall_seconds'])} on {cores} cores, "
         f"{estimate['memory_mb']} MB of memory"
     )
 

@@ -125,5 +125,5 @@ class _Plain:
         pass
 
     def update(self, content: Any, refresh: bool = False) -> None:
-        """Prints it."""
+        """Prints the new picture below the last one."""
         self._console.print(content)

@@ -20,15 +20,15 @@ class Units(NamedTuple):
     """The state of one hidden layer's units: parts of the vectors of a `GenerateAndTest`."""
 
     average_activation: Vector
-    """f."""
+    """Running average f of the output h, equation 2."""
     average_utility: Vector
-    """u."""
+    """Running average u of the utility, equation 6."""
     utility_tm1: Vector
     """u before the present step."""
     correction: Vector
-    """1 - ηᵃ."""
+    """Correction 1 - ηᵃ of both averages at age a."""
     f_hat: Vector
-    """f̂."""
+    """Average output f̂, corrected for the age, equation 3."""
     mean: Vector
     """Average of h over the mini-batch."""
     activity: Vector
@@ -47,7 +47,7 @@ class Watching(NamedTuple):
     utility: int
     """Code of the `Utility`."""
     rest: np.float32
-    """1 - η."""
+    """Weight 1 - η of a new value in a running average."""
     lagged: bool
     """f̂ comes from the average before this step instead of after it."""
     mean_magnitudes: bool

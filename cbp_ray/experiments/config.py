@@ -94,7 +94,7 @@ class OnlineConfig(Model):
     network: NetworkConfig
     """The network that learns."""
     algorithm: Annotated[SerializeAsAny[Method], ByName(methods)]
-    """How it learns."""
+    """The method that keeps, or fails to keep, the network able to learn."""
     optimizer: Annotated[SerializeAsAny[OptimizerConfig], ByName(lambda: OPTIMIZERS)]
     """How gradients become steps."""
     examples: Count

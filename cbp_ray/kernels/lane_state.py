@@ -20,7 +20,7 @@ class UnitRows(NamedTuple):
     """First of the m input weights."""
     bias: int
     out: int
-    """Output weight."""
+    """The weight from the unit to the output."""
     gain: int
     shift: int
     """OnlineNorm's learned scale and bias."""

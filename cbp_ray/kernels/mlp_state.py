@@ -81,7 +81,7 @@ class State(NamedTuple):
     steps: Array
     """[1] int64: steps of generate-and-test."""
     seed: Array
-    """[1] uint64."""
+    """Key of the run's random numbers, one uint64."""
     totals: Array
     """float64, see `Total`: sums over the current bin."""
 

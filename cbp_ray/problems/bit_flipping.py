@@ -106,7 +106,7 @@ class BitFlipping:
 
     @cached_property
     def output_weights(self) -> NDArray[np.int32]:
-        """[target_units]."""
+        """Weights of the target's output, -1 or 1, [target_units]."""
         return self._signs(self.target_units, layer=1)
 
     def _signs(self, count: int, layer: int) -> NDArray[np.int32]:

@@ -47,7 +47,7 @@ class Images(NamedTuple):
     images: NDArray[np.uint8]
     """[examples, pixels]; 255 stands for 1.0."""
     labels: NDArray[np.uint8]
-    """[examples]."""
+    """[examples], digits 0 to 9."""
     held_images: NDArray[np.uint8]
     """[examples, pixels] of the test set, never learned from."""
 

@@ -47,6 +47,11 @@ class Problem(Model):
         return 1.0
 
     @property
+    def helpers(self) -> int:
+        """Number of further processes that each run starts, each with a core of its own, on any node."""
+        return 0
+
+    @property
     def examples_per_task(self) -> int | None:
         """Examples of a task, after which it is worth saving a checkpoint; None for a problem without tasks."""
         return None

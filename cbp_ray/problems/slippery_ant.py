@@ -2,10 +2,13 @@
 
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cbp_ray.problems.problem import Problem
-from cbp_ray.validation import Count, Positive, Rate, SectionError
+from cbp_ray.validation import Count, CountFromZero, Positive, Rate, SectionError
+
+SAMPLING = {"env_runners": 0, "envs_per_runner": 1}
+"""Who samples where a config says nothing: the process that learns, one environment."""
 
 
 class SlipperyAntConfig(Problem):
@@ -61,14 +64,33 @@ class SlipperyAntConfig(Problem):
     clip: Positive = 0.2
     """How far the ratio of probabilities may leave 1."""
 
+    env_runners: CountFromZero = SAMPLING["env_runners"]
+    """Processes that sample beside the one that learns, on any node; 0 samples in that one. Numbers depend on it."""
+    envs_per_runner: Count = SAMPLING["envs_per_runner"]
+    """Environments that each of them steps in turn. Numbers depend on it."""
+
     @property
     def updates_per_example(self) -> float:
         return self.epochs / self.minibatch_size
+
+    @property
+    def helpers(self) -> int:
+        return self.env_runners
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out how sampling is distributed if it is not: results from before it could be keep their names."""
+        settings: dict[str, Any] = handler(self)
+        return {name: value for name, value in settings.items() if SAMPLING.get(name) != value}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.friction_low > self.friction_high:
             raise SectionError(f".friction_low: must be at most {self.friction_high}, got {self.friction_low}; use less")
+        sampled = self.envs_per_runner * max(1, self.env_runners)
+        if sampled > self.iteration_size:
+            most = self.iteration_size // max(1, self.env_runners)
+            raise SectionError(f".envs_per_runner: must be at most {most}, got {self.envs_per_runner}; use less")
         if self.minibatch_size > self.iteration_size:
             raise SectionError(f".minibatch_size: must be at most {self.iteration_size}, got {self.minibatch_size}; use less")
         return self

@@ -169,14 +169,26 @@ def check_alive() -> None:
         raise ClusterLost("the Ray node of this process died; run the same command again to go on")
 
 
-def slots(resources: Resources) -> int:
-    """How many trials run at once on the nodes that are there now."""
+def slots(resources: Resources, helpers: int = 0) -> int:
+    """How many trials run at once on the nodes that are there now, each with `helpers` cores more on any node."""
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     wanted = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory_mb * 2**20}
-    return sum(
-        int(min(node["Resources"].get(name, 0.0) / amount for name, amount in wanted.items() if amount) + 1e-9)
-        for node in nodes
-        if node["Alive"]
-    )
+    wanted = {name: amount for name, amount in wanted.items() if amount}
+    free = [dict(node["Resources"]) for node in nodes if node["Alive"]]
+    return most_trials(free, [wanted, *[{"CPU": 1.0}] * helpers])
+
+
+def most_trials(free: list[dict[str, float]], bundles: list[dict[str, float]]) -> int:
+    """How many times all of some bundles of resources fit on nodes with these; a bundle is on one node."""
+    count = 0
+    while True:
+        for bundle in bundles:
+            fits = (node for node in free if all(node.get(name, 0.0) + 1e-9 >= amount for name, amount in bundle.items()))
+            node = next(fits, None)
+            if node is None:
+                return count
+            for name, amount in bundle.items():
+                node[name] -= amount
+        count += 1

@@ -18,8 +18,8 @@ TORCH_SECONDS = 400e-6
 TORCH_WEIGHT_SECONDS = 8 * 1.2e-10
 """Seconds per example, run and weight of a large network in torch, for all passes over the weights."""
 
-RLLIB_SECONDS = 1 / 700
-"""Seconds per time-step of Slippery Ant: physics, policy and ten epochs of updates with the paper's networks."""
+SAMPLING_SECONDS, LEARNING_SECONDS = 1 / 3000, 1 / 4500
+"""Seconds per time-step of Slippery Ant with the paper's networks: physics and policy, and ten epochs of updates."""
 
 RLLIB_START_SECONDS = 12.0
 """Seconds until the first time-step of a run of Slippery Ant: a worker with RLlib, physics, networks."""
@@ -45,6 +45,8 @@ MNIST_BYTES = 150e6
 """Memory of MNIST as images and as lists of pixels."""
 RLLIB_BYTES = 700e6
 """Memory of one run of RLlib."""
+ENV_RUNNER_BYTES = 500e6
+"""Memory of a process that only samples."""
 
 
 def _lane_seconds(config: OnlineConfig) -> float:
@@ -61,6 +63,12 @@ def _mlp_seconds(config: OnlineConfig) -> float:
 
 def _torch_seconds(config: OnlineConfig) -> float:
     return config.examples * (TORCH_SECONDS + weights(config) * TORCH_WEIGHT_SECONDS)
+
+
+def _ant_seconds(config: OnlineConfig) -> float:
+    # Sampling and learning take turns.
+    sampling = SAMPLING_SECONDS / max(1, config.problem.helpers)
+    return RLLIB_START_SECONDS + config.examples * (sampling + LEARNING_SECONDS)
 
 
 def _mnist_seconds(config: OnlineConfig) -> float:
@@ -90,7 +98,7 @@ COSTS = {
     ("torch", "bit_flipping"): Cost(_torch_seconds),
     # A trial stacks them: on a GPU they cost little more than one.
     ("torch", "permuted_mnist"): Cost(lambda c: _torch_seconds(c) + _mnist_seconds(c), together=8, data_bytes=MNIST_BYTES),
-    ("rllib", "slippery_ant"): Cost(lambda c: RLLIB_START_SECONDS + c.examples * RLLIB_SECONDS, run_bytes=RLLIB_BYTES),
+    ("rllib", "slippery_ant"): Cost(_ant_seconds, run_bytes=RLLIB_BYTES),
 }
 """For every engine and problem of `experiments.engines.ENGINES`."""
 
@@ -116,4 +124,5 @@ def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:
     cost = COSTS[engine, config.problem.name]
     curves, learner = config.bins * 10 * 8, weights(config) * 8 * STATE_ARRAYS
     whole = math.ceil(runs / cost.lanes) * cost.lanes
-    return PROCESS_BYTES + cost.data_bytes + whole * (curves + learner + cost.run_bytes)
+    helpers = config.problem.helpers * ENV_RUNNER_BYTES
+    return PROCESS_BYTES + cost.data_bytes + whole * (curves + learner + cost.run_bytes + helpers)

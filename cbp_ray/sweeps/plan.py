@@ -30,9 +30,9 @@ class Trial:
     group: str
     """The group of its configuration."""
     block: Block
-    """What it runs."""
+    """The configuration and the seeds that run together."""
     seconds: float
-    """Estimated time on one core."""
+    """Estimated time, on one core and those of its helpers."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class Plan:
     def seconds(self) -> float:
         """Estimated time on one core."""
         return sum(trial.seconds for trial in self.trials)
+
+    @property
+    def core_seconds(self) -> float:
+        """Estimated time of all cores that are reserved together."""
+        return sum(trial.seconds * (1 + trial.block.config.problem.helpers) for trial in self.trials)
 
     @property
     def memory_bytes(self) -> float:
@@ -163,5 +168,7 @@ def divide(missing: Iterable[int], begun: Sequence[BlockName], size: int) -> lis
 
 def _block_size(config: OnlineConfig, engine: str, target: float) -> int:
     """Seeds per trial, in whole blocks of those that an engine advances together."""
+    if config.problem.helpers:
+        return 1  # each run has processes of its own, and a trial reserves cores for those of one
     together = cost.together(config, engine)
     return max(1, math.floor(target / cost.seconds(config, engine, together))) * together

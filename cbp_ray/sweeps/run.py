@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cbp_ray.errors import InputError
@@ -73,10 +74,10 @@ def run_sweep(
     if missing.any:
         say("starting Ray" if address is None else f"connecting to Ray at {address}")
     with cluster.connected(address) if missing.any else contextlib.nullcontext():
-        slots = cluster.slots(sweep.resources) if missing.any else 0
+        slots = cluster.slots(sweep.resources, sweep.helpers) if missing.any else 0
         slots = min(slots, max_concurrent or slots)
         if missing.any and slots == 0 and address is None:
-            raise InputError(_does_not_fit(sweep.resources))
+            raise InputError(_does_not_fit(sweep))
         plan = make_plan(missing, max(slots, 1))
         totals = Totals(len(plan.trials), plan.runs, plan.stored_runs, slots, plan.seconds)
         totals.stored_seconds, totals.resumed_trials, totals.doing = plan.stored_seconds, plan.resumed, "starting workers"
@@ -91,7 +92,7 @@ def run_sweep(
         if missing.any:
             progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
             if slots == 0:
-                news.append(f"{_does_not_fit(sweep.resources)} Waiting for one to come up.")
+                news.append(f"{_does_not_fit(sweep)} Waiting for one to come up.")
             for message in news:
                 warn(message)
         heartbeat = Heartbeat(store, record, totals)
@@ -147,7 +148,7 @@ def _fit(
     """Runs the trials of a plan with Tune."""
     from ray import tune
 
-    from cbp_ray.sweeps.trainable import PACKED, RunBlock, pack
+    from cbp_ray.sweeps.trainable import PACKED, RunBlock, bundles, pack
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, slots))
@@ -175,7 +176,8 @@ def _fit(
             failure_config=tune.FailureConfig(max_failures=retries),
             callbacks=[callback, *loggers],
         )
-        trainable = tune.with_resources(RunBlock, _request(plan.sweep.resources))
+        resources: Any = partial(bundles, _request(plan.sweep.resources))
+        trainable = tune.with_resources(RunBlock, resources)
         tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()
         callback.finish()
 
@@ -185,10 +187,14 @@ def _short_name(trial: "tune.experiment.Trial") -> str:
 
 
 def _request(resources: Resources) -> dict[str, float]:
-    request = {"cpu": resources.cpu, "gpu": resources.gpu, "memory": resources.memory_mb * 2**20}
+    request = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory_mb * 2**20}
     return {name: amount for name, amount in request.items() if amount}
 
 
-def _does_not_fit(resources: Resources) -> str:
-    wanted = ", ".join(f"{name}={amount:g}" for name, amount in resources.model_dump().items() if amount)
+def _does_not_fit(sweep: Sweep) -> str:
+    wanted = ", ".join(f"{name}={amount:g}" for name, amount in sweep.resources.model_dump().items() if amount)
+    if sweep.helpers:
+        return (
+            f"problem.env_runners: must fit on the cluster, got {sweep.helpers} beside {wanted} and fewer cores; ask for fewer."
+        )
     return f"resources: must fit on a node, got {wanted} and no node that has it; ask for less."

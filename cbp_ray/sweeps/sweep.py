@@ -103,6 +103,13 @@ class Sweep:
     """Which overlay of the file was applied."""
 
     @property
+    def helpers(self) -> int:
+        """Cores that a trial reserves besides `resources`, at most: those of processes that its run starts."""
+        most = max(configuration.config.problem.helpers for configuration in self.configurations)
+        # A trial of a search has all seeds, other trials one if there are helpers.
+        return most * (1 if self.tune is None else len(self.seeds))
+
+    @property
     def runs(self) -> int:
         """Number of runs: configurations times seeds."""
         return len(self.configurations) * len(self.seeds)

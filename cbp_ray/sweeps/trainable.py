@@ -51,6 +51,12 @@ def pack(store: Store, block: Block, group: str, known: bool = False, **about: A
     )
 
 
+def bundles(resources: dict[str, float], setting: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """What the trial of a setting reserves: the worker's resources, and a core for each process that its run starts."""
+    block = unpack(setting[PACKED]).block
+    return tune.PlacementGroupFactory([resources, *[{"CPU": 1.0}] * (block.config.problem.helpers * len(block.seeds))])
+
+
 def unpack(text: str) -> Unpacked:
     """The inverse of `pack`. From here on, this process knows the methods that the packing process knew."""
     spec = json.loads(text)

@@ -96,15 +96,23 @@ class GlobalStepAlgorithm(Algorithm):
         # Runners of asynchronous algorithms are always ahead of the learner: what they are doing can't be continued.
         resumable = _has_slippery_runners(self.config) and self.config.seed is not None and not isinstance(self, IMPALA)
         if resumable and self._check_component(ROLLOUTS, components, not_components):
-            rollouts = _ask(self.env_runner_group, lambda runner: (runner.worker_index or 0, runner.checkpoint()))
-            state[ROLLOUTS] = {index: rollout for index, rollout in rollouts if rollout is not None}
+            state[ROLLOUTS] = self.rollouts()
         return state
+
+    def rollouts(self) -> dict[int, dict[str, Any]]:
+        """What each runner is in the middle of, by its number; without runners that have nothing to save."""
+        found = _ask(self.env_runner_group, lambda runner: (runner.worker_index or 0, runner.checkpoint()))
+        return {index: rollout for index, rollout in sorted(found) if rollout is not None}
+
+    def restore_rollouts(self, rollouts: dict[int, dict[str, Any]]) -> None:
+        """The inverse of `rollouts`."""
+        _ask(self.env_runner_group, lambda runner: runner.restore(rollouts.get(runner.worker_index or 0)))
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         rollouts, group = state.get(ROLLOUTS, {}), self.env_runner_group
         if rollouts and _has_slippery_runners(self.config) and len(rollouts) == max(1, group.num_remote_env_runners()):
-            _ask(group, lambda runner: runner.restore(rollouts.get(runner.worker_index or 0)))
+            self.restore_rollouts(rollouts)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         if _has_slippery_runners(self.config) and self.eval_env_runner_group is not None:

@@ -89,6 +89,11 @@ class SlipperyAnt(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self.schedule = None
         self._set_friction(constant_friction(value))
 
+    @property
+    def distance(self) -> float:
+        """Metres from the start to the torso, in the direction in which the ant is to run."""
+        return float(self._running("distance").sight[TORSO.start])
+
     def _set_friction(self, value: float) -> None:
         self._friction = value
         if self._world is not None:

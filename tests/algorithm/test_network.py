@@ -261,7 +261,7 @@ def test_layers_given_explicitly_serve_a_network_that_cannot_be_traced():
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([HiddenLayer("body", ("tail",))], "'tail' must be a Linear or Conv2d of the model, it is missing"),
+        ([HiddenLayer("body", ("tail",))], "'tail' must be a Linear or convolution of the model, it is missing"),
         ([HiddenLayer("body", ())], "no outgoing module"),
         ([HiddenLayer("body", ("head",))] * 2, "given twice"),
         ([HiddenLayer("head", ("body",))], "which don't divide into the 1 units of 'head'"),

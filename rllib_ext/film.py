@@ -1,0 +1,146 @@
+"""A film of the ant: one policy on several frictions, side by side, drawn in software.
+
+The policy is Continual PPO's, trained on the paper's first friction. Training leaves a checkpoint behind after each bin, from
+which it goes on, so that another film of the same policy takes seconds.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from ray.rllib.core.columns import Columns
+
+from cbp_ray.experiments.checkpoint import load_checkpoint, save_checkpoint
+from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.results.keys import config_key
+from rllib_ext.ant.environment import SlipperyAnt
+from rllib_ext.ant.physics import JOINTS, STEP_SECONDS
+from rllib_ext.engine import RllibEngine
+
+BIN_SIZE = 40_960
+"""Ten iterations of PPO."""
+FRAME_STEPS = 4
+"""Steps of the ant between two pictures: 15 pictures a second."""
+STEPS = "steps"
+
+Policy = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+class Scene(NamedTuple):
+    """The ant on one friction."""
+
+    friction: float
+    pictures: list[NDArray[np.uint8]]
+    distances: list[float]
+    """Metres that it has come, at each picture."""
+    fell_after: float | None
+    """Seconds after which it fell; None if it did not."""
+
+
+def policy_config(steps: int) -> OnlineConfig:
+    """Continual PPO on a friction that does not change, for so many time-steps, rounded to whole bins."""
+    examples = max(1, round(steps / BIN_SIZE)) * BIN_SIZE
+    return OnlineConfig.make(
+        {
+            "problem": {"name": "slippery_ant", "friction_period": 10 * examples},
+            "algorithm": {"name": "cbp", "replacement_rate": 1e-4, "maturity_threshold": 500},
+            "optimizer": {"name": "adam", "step_size": 1e-4},
+            "examples": examples,
+            "bin_size": BIN_SIZE,
+        }
+    )
+
+
+def train_policy(steps: int, seed: int, folder: Path, progress: Callable[[int, float], None]) -> Policy:
+    """Trains, or goes on with what is in `folder`.
+
+    Args:
+      steps: time-steps, rounded to whole bins.
+      seed: seed of the run.
+      folder: where checkpoints are kept.
+      progress: called at the beginning and after each bin with the steps so far and the mean return of the bin's episodes.
+
+    Returns:
+      The most probable actions of the trained policy, for one observation.
+    """
+    config = policy_config(steps)
+    # The schedule of frictions never comes into play, so that a longer training goes on with a shorter one.
+    key = config_key(config.model_copy(update={"examples": BIN_SIZE, "problem": policy_config(BIN_SIZE).problem}), "rllib")
+    engine = RllibEngine(config, (seed,))
+    kept = sorted(folder.glob(f"{key}-{seed}-*.npz"))
+    usable = [path for path in kept if int(path.stem.rpartition("-")[2]) <= config.examples]
+    if usable:
+        state = load_checkpoint(usable[-1])
+        engine.load_state(state, int(state.pop(STEPS)))
+    progress(engine.steps, float("nan"))
+    while engine.steps < config.examples:
+        returns = engine.advance(BIN_SIZE)["episode_return"]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{key}-{seed}-{engine.steps:010d}.npz"
+        save_checkpoint(path, {STEPS: np.array(engine.steps), **engine.state()})
+        for old in usable[-1:]:
+            old.unlink(missing_ok=True)
+        usable = [path]
+        progress(engine.steps, float(returns[0]))
+    algorithm: Any = engine.runs[0].build()
+    module = algorithm.env_runner_group.local_env_runner.module
+
+    def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            outputs = module.forward_inference({Columns.OBS: torch.from_numpy(observation[None])})
+        means: NDArray[np.float32] = outputs[Columns.ACTION_DIST_INPUTS][0, :JOINTS].numpy()
+        # RLlib's actions are in [-1, 1], as the ant's.
+        return np.clip(means, -1, 1)
+
+    act.engine = engine  # type: ignore[attr-defined]  # which would stop RLlib when nobody has it
+    return act
+
+
+def film_scene(policy: Policy, friction: float, seconds: float, seed: int = 0) -> Scene:
+    """Films one episode. Where the ant falls, the last picture stays."""
+    ant = SlipperyAnt(friction, render_mode="rgb_array")
+    observation, _ = ant.reset(seed=seed)
+    scene = Scene(friction, [], [], None)
+    fallen: float | None = None
+    for step in range(round(seconds / STEP_SECONDS)):
+        if fallen is None:
+            observation, _, ended, _, _ = ant.step(policy(observation))
+            if ended:
+                fallen = (step + 1) * STEP_SECONDS
+        if step % FRAME_STEPS == 0:
+            scene.pictures.append(np.asarray(ant.render()))
+            scene.distances.append(ant.distance)
+    ant.close()
+    return scene._replace(fell_after=fallen)
+
+
+def draw_film(scenes: Sequence[Scene], path: Path, title: str, progress: Callable[[int], None] = lambda _: None) -> None:
+    """Draws scenes side by side as an animated GIF."""
+    from matplotlib.animation import FuncAnimation, PillowWriter
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(scenes), 2.9), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    panels = [figure.add_subplot(1, len(scenes), number + 1) for number in range(len(scenes))]
+    images, texts = [], []
+    for panel, scene in zip(panels, scenes, strict=True):
+        panel.set_axis_off()
+        panel.set_title(f"friction {scene.friction:g}", fontsize=10)
+        images.append(panel.imshow(scene.pictures[0]))
+        texts.append(panel.text(0.02, 0.04, "", transform=panel.transAxes, fontsize=9))
+
+    def show(frame: int) -> list[Any]:
+        progress(frame)
+        seconds = frame * FRAME_STEPS * STEP_SECONDS
+        for image, text, scene in zip(images, texts, scenes, strict=True):
+            image.set_data(scene.pictures[frame])
+            fallen = scene.fell_after is not None and seconds >= scene.fell_after
+            text.set_text(f"{seconds:4.1f} s   {scene.distances[frame]:5.1f} m{'   fallen' if fallen else ''}")
+        return [*images, *texts]
+
+    film = FuncAnimation(figure, show, frames=len(scenes[0].pictures), init_func=lambda: images)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    film.save(path, PillowWriter(fps=round(1 / (FRAME_STEPS * STEP_SECONDS))), dpi=75)

@@ -1,0 +1,189 @@
+"""Trains PPO, PPO+L2 or Continual PPO with Ray Tune, in the manner of RLlib's own example scripts.
+
+    python -m rllib_ext.train --num-env-runners 2 --stop-timesteps 1000000
+
+Results, Tune's TensorBoard files and RLlib's checkpoints are in STORAGE_PATH/NAME. A run that was interrupted goes on from its
+last checkpoint with `--resume`; with `--seed`, on Slippery Ant and with the same number of runners, as if nothing had been.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+import click
+
+from cbp_ray.errors import ClusterError, InputError
+from cbp_ray.presets import Utility
+
+PROGRAM = "python -m rllib_ext.train"
+ALGORITHMS = ("PPO", "APPO", "IMPALA", "SAC", "DQN")
+STEPS = "env_runners/num_env_steps_sampled_lifetime"
+RETURN = "env_runners/episode_return_mean"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; those that RLlib's example scripts have, too, have the same names."""
+    made = _Parser(PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    what = made.add_argument_group("what learns")
+    what.add_argument("--algo", choices=ALGORITHMS, default="PPO", help="algorithm of RLlib; PPO has the paper's settings")
+    what.add_argument("--env", default="SlipperyAnt-v0", help="environment, one of Gymnasium's (default: SlipperyAnt-v0)")
+    what.add_argument("--friction-period", type=_count, help="time-steps between changes of friction on Slippery Ant")
+    what.add_argument("--replacement-rate", type=float, help="fraction of units replaced per update; without it, no unit is")
+    what.add_argument("--maturity-threshold", type=int, default=500, help="updates for which a unit is safe (default: 500)")
+    what.add_argument("--utility", choices=get_args(Utility), help="which measure decides (default: overall)")
+    what.add_argument("--weight-decay", type=float, default=0.0, help="L2 coefficient: PPO+L2 (default: 0)")
+    what.add_argument("--lr", type=float, help="step size (default: the algorithm's)")
+    what.add_argument("--seed", type=int, help="seed; with it, a run can be repeated and resumed exactly")
+
+    where = made.add_argument_group("where")
+    where.add_argument("--num-env-runners", type=int, default=0, help="processes that sample; 0: the one that learns")
+    where.add_argument("--num-envs-per-env-runner", type=_count, default=1, help="environments of each (default: 1)")
+    where.add_argument("--num-learners", type=int, default=0, help="processes that learn; 0: the algorithm's own")
+    where.add_argument("--num-gpus-per-learner", type=float, default=0, help="GPUs of each (default: 0)")
+    where.add_argument("--address", help="address of a Ray cluster, or auto; without it, a local one is started")
+
+    until = made.add_argument_group("how long")
+    until.add_argument("--stop-timesteps", type=_count, default=1_000_000, help="time-steps (default: 1000000)")
+    until.add_argument("--stop-iters", type=_count, help="iterations")
+    until.add_argument("--stop-reward", type=float, help="mean return of episodes")
+
+    kept = made.add_argument_group("what is kept")
+    kept.add_argument("--storage-path", type=Path, default=Path("results"), help="folder of results (default: results)")
+    kept.add_argument("--name", help="name of the run's folder (default: the algorithm's)")
+    kept.add_argument("--checkpoint-freq", type=int, default=25, help="iterations between checkpoints (default: 25)")
+    kept.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
+    return made
+
+
+def _count(text: str) -> int:
+    """A positive integer, also as `1e6`."""
+    number = float(text)
+    if not number.is_integer() or number < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
+    return int(number)
+
+
+def make_config(options: argparse.Namespace) -> Any:
+    """The config of RLlib that the options ask for."""
+    import rllib_ext
+    from rllib_ext import algorithms
+    from rllib_ext.ant.environment import ENVIRONMENT
+
+    kind: Any = getattr(algorithms, f"Continual{options.algo}Config", rllib_ext.ContinualPPOConfig)
+    if options.friction_period and options.env != ENVIRONMENT:
+        raise InputError(f"--friction-period: only {ENVIRONMENT} has friction, got --env {options.env}; leave it out")
+    friction = {"friction": {"period": options.friction_period}} if options.friction_period else {}
+    config = (
+        kind()
+        .environment(options.env, env_config=friction)
+        .env_runners(num_env_runners=options.num_env_runners, num_envs_per_env_runner=options.num_envs_per_env_runner)
+        .learners(num_learners=options.num_learners, num_gpus_per_learner=options.num_gpus_per_learner)
+        .training(weight_decay=options.weight_decay, **({} if options.lr is None else {"lr": options.lr}))
+        .debugging(seed=options.seed, log_level="ERROR")
+    )
+    if options.replacement_rate is not None:
+        config.continual_backprop(
+            replacement_rate=options.replacement_rate,
+            maturity_threshold=options.maturity_threshold,
+            utility=options.utility,
+        )
+    _check_environment(options.env)
+    try:
+        config.validate()
+    except ValueError as error:
+        raise InputError(" ".join(str(error).split())) from error
+    return config
+
+
+def _check_environment(name: str) -> None:
+    """Refuses names that Gymnasium does not know: RLlib would find out in a worker, ten seconds later."""
+    import gymnasium
+
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise InputError(f"--env: must be the name of an environment, got {name!r} ({' '.join(str(error).split())})") from None
+
+
+def train(options: argparse.Namespace) -> int:
+    """Runs or resumes what the options ask for. Returns the exit code."""
+    name = options.name or f"{'continual_' if options.replacement_rate is not None else ''}{options.algo.lower()}"
+    storage = options.storage_path.resolve()
+    folder = storage / name
+    if options.resume != folder.exists():
+        there = "there is none" if options.resume else "there is one already"
+        fix = "leave --resume out" if options.resume else "give another --name, or --resume it"
+        raise InputError(f"--name: {there} in {folder}; {fix}")
+    config = make_config(options)
+
+    from cbp_ray.sweeps import cluster
+
+    with cluster.connected(cluster.resolve_address(options.address)):
+        from ray import tune
+
+        stop = {STEPS: options.stop_timesteps, "training_iteration": options.stop_iters, RETURN: options.stop_reward}
+        checkpoints = tune.CheckpointConfig(checkpoint_frequency=options.checkpoint_freq, checkpoint_at_end=True, num_to_keep=2)
+        if options.resume:
+            tuner = tune.Tuner.restore(
+                str(folder), config.algo_class, param_space=config, resume_unfinished=True, resume_errored=True
+            )
+        else:
+            tuner = tune.Tuner(
+                config.algo_class,
+                param_space=config,
+                run_config=tune.RunConfig(
+                    name=name,
+                    storage_path=str(storage),
+                    stop={key: limit for key, limit in stop.items() if limit is not None},
+                    checkpoint_config=checkpoints,
+                    progress_reporter=tune.CLIReporter(
+                        metric_columns={
+                            "training_iteration": "iteration",
+                            STEPS: "steps",
+                            RETURN: "return",
+                            "time_total_s": "s",
+                        },
+                        max_report_frequency=10,
+                    ),
+                    verbose=1,
+                ),
+            )
+        click.echo(f"results: {folder}; watch: tensorboard --logdir {folder}")
+        results = tuner.fit()
+    for error in results.errors:
+        click.echo(f"{PROGRAM}: the run failed: {' '.join(str(error).split())[-500:]}", err=True)
+    if results.errors:
+        return 1
+    last: dict[str, Any] = results[0].metrics or {}
+    runners = last.get("env_runners", {})
+    click.echo(
+        f"done: {runners.get('num_env_steps_sampled_lifetime', 0):,.0f} time-steps, mean return "
+        f"{runners.get('episode_return_mean', float('nan')):.1f}; checkpoint: {getattr(results[0].checkpoint, 'path', 'none')}"
+    )
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the script; bad input is one line and exit code 2."""
+    options = parser().parse_args(arguments)
+    try:
+        return train(options)
+    except (InputError, ClusterError) as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        return 2 if isinstance(error, InputError) else 1
+    except KeyboardInterrupt:
+        click.echo(f"{PROGRAM}: interrupted; go on with --resume", err=True)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
