@@ -5,6 +5,8 @@ VENV   ?= .venv
 STAMP  := $(VENV)/.installed
 
 DEMO   = $(VENV)/bin/python -m cbp_ray reproduce fig6
+PYTEST = $(VENV)/bin/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+PIP    = $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench clean
@@ -17,11 +19,11 @@ demo: $(STAMP) ## set up if needed, then figure 6 of the paper at full scale
 	@$(DEMO)
 
 test: $(STAMP) ## set up if needed, then run the tests and the checks
-	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not long and not slow"
+	@$(PYTEST) -m "not long and not slow"
 	@$(MAKE) --no-print-directory check
 
 test-all: $(STAMP) ## the same with the few tests that take most of a minute each
-	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup
+	@$(PYTEST)
 	@$(MAKE) --no-print-directory check
 
 check: $(STAMP) ## ruff (rules and format) and mypy (strict)
@@ -44,6 +46,6 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	       "install one and run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once, a few minutes)"
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools
-	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[all,dev]'
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation -e '.[all,dev]'
 	@touch $@

@@ -1,6 +1,7 @@
-"""One thread per test process: tests run side by side, and threads of several processes would fight for the cores."""
+"""How the tests run side by side: one thread per process, and what compiles the same kernels in one process."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -8,6 +9,32 @@ import pytest
 # Read when torch is imported, which is later than this; the processes that tests start inherit it.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+GROUPS = {
+    "ppo": r"tests/rllib/test_(compiled_learner|rllib_learner|fast_loop)|numbers_stay\[ant",
+    "mlp": r"tests/kernels/test_mlp|numbers_stay\[mlp",
+    "lane": r"tests/kernels/test_lane|numbers_stay\[lane|experiments/test_run_online",
+}
+"""Tests that need the same kernels: in one process, because in two, each would compile them, most of a minute long."""
+ORDER = ("ray", *GROUPS, "")
+"""Groups, the longest first, so that no process works through one while the others have nothing left to do."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests into their groups, before xdist reads them, and in order."""
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        marker = item.get_closest_marker("xdist_group")
+        name = marker.args[0] if marker else ""
+        # Tests of Ray that need PPO's kernels come last: by then another process has compiled them.
+        return ORDER.index(name) if name in ORDER else len(ORDER), name == "ray" and "/rllib/" in item.nodeid
+
+    for item in items:
+        for name, pattern in GROUPS.items():
+            if item.get_closest_marker("xdist_group") is None and re.search(pattern, item.nodeid):
+                item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)

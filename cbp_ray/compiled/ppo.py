@@ -88,11 +88,25 @@ def discounted_sums(terms: NDArray[np.float64], decay: NDArray[np.float64]) -> N
         following = terms[t]
 
 
+# The arrays that a function needs, and not the tuples that they are parts of: LLVM takes seconds for each function that is
+# handed hundreds of them.
 @compiled
-def policy_gradient(index: Any, rows: Rows, network: Network, loss: Loss) -> None:
-    """Gradient of -min(A r, A clip(r)) - c H by means and log σ, for Gaussian actions; r = π(a|s) / π_old(a|s)."""
-    means, deltas = network.space.levels[-1], network.space.deltas[-1]
-    log_std, by_log_std = network.params[-1][0], network.space.gradients[-1]
+def policy_gradient(
+    index: Any,
+    actions: Matrix,
+    action_logp: Vector,
+    advantages: Vector,
+    means: Matrix,
+    log_std: Matrix,
+    deltas: Matrix,
+    by_log_std: Matrix,
+    per_example: Vector,
+    loss: Loss,
+) -> float:
+    """Writes the gradient of -min(A r, A clip(r)) - c H by means and log σ, for Gaussian actions; r = π(a|s) / π_old(a|s).
+
+    Also writes min(A r, A clip(r)) into `per_example`, and returns the entropy H.
+    """
     share = np.float32(1 / len(index))
     low, high = np.float32(1 - loss.clip), np.float32(1 + loss.clip)
     limit = np.float32(loss.log_std_limit)
@@ -101,17 +115,16 @@ def policy_gradient(index: Any, rows: Rows, network: Network, loss: Loss) -> Non
         log_sigma = min(max(log_std[0, j], -limit), limit)
         by_log_std[0, j], sigmas[j] = 0, math.exp(log_sigma)
         constant += log_sigma + np.float32(HALF_LOG_2_PI)
-    network.entropy[0] = constant + 0.5 * means.shape[1]
     for i in range(len(index)):
         row = index[i]
         logp = -constant
         for j in range(means.shape[1]):
-            deviation = (rows.actions[row, j] - means[i, j]) / sigmas[j]
+            deviation = (actions[row, j] - means[i, j]) / sigmas[j]
             logp -= deviation * deviation / np.float32(2)
-        ratio = np.float32(math.exp(logp - rows.action_logp[row]))
-        advantage = rows.advantages[row]
+        ratio = np.float32(math.exp(logp - action_logp[row]))
+        advantage = advantages[row]
         free, clipped = advantage * ratio, advantage * min(max(ratio, low), high)
-        network.per_example[i] = clipped if clipped < free else free
+        per_example[i] = clipped if clipped < free else free
         # Each of the two has the gradient where it is the smaller, half of it where they are equal, and the clipped one only
         # where it is not clipped; what is not a number stays so.
         part = np.float32(0.5) if free == clipped else np.float32(0) if free > clipped else np.float32(1)
@@ -119,7 +132,7 @@ def policy_gradient(index: Any, rows: Rows, network: Network, loss: Loss) -> Non
             part += np.float32(0.5) if free == clipped else np.float32(0) if clipped > free else np.float32(1)
         by_logp = -share * part * advantage * ratio
         for j in range(means.shape[1]):
-            deviation = (rows.actions[row, j] - means[i, j]) / sigmas[j]
+            deviation = (actions[row, j] - means[i, j]) / sigmas[j]
             deltas[i, j] = by_logp * deviation / sigmas[j]
             # Two terms, as in autograd: where both are infinite, their difference is not a number.
             by_log_std[0, j] += by_logp * (deviation * deviation) - by_logp
@@ -127,16 +140,16 @@ def policy_gradient(index: Any, rows: Rows, network: Network, loss: Loss) -> Non
         by_log_std[0, j] -= np.float32(loss.entropy_coefficient)
         if log_std[0, j] < -limit or log_std[0, j] > limit:
             by_log_std[0, j] = 0
+    return constant + 0.5 * means.shape[1]
 
 
 @compiled
-def value_gradient(index: Any, rows: Rows, network: Network, loss: Loss) -> None:
-    """Gradient of c (V(s) - target)² by the values, where the square is not clipped."""
-    values, deltas = network.space.levels[-1], network.space.deltas[-1]
+def value_gradient(index: Any, targets: Vector, values: Matrix, deltas: Matrix, per_example: Vector, loss: Loss) -> None:
+    """Writes the gradient of c (V(s) - target)² by the values, where the square is not clipped, and the values themselves."""
     scale = np.float32(2 * loss.value_coefficient / len(index))
     for i in range(len(index)):
-        error = values[i, 0] - rows.value_targets[index[i]]
-        network.per_example[i] = values[i, 0]
+        error = values[i, 0] - targets[index[i]]
+        per_example[i] = values[i, 0]
         deltas[i, 0] = (np.float32(0) if error * error > loss.value_clip else scale) * error
 
 
@@ -162,20 +175,6 @@ def make_finite(gradient: Matrix) -> None:
 
 
 @compiled
-def update_parameters(step: int, table: Matrix, network: Network, loss: Loss) -> None:
-    """The optimizer's step number `step`, with the gradients in the workspace."""
-    corrections(step, network.resets, table, network.first, network.second)
-    for number in range(len(network.params)):
-        gradient, p = network.space.gradients[number], network.params[number]
-        if not is_finite(gradient):
-            network.nonfinite[number] += 1
-            if loss.clean:
-                make_finite(gradient)
-        numbers = loss.lr, loss.rest1, loss.beta2, loss.rest2, loss.eps, loss.weight_decay
-        adam_step(p[0], p[1], p[2], p[3], p[4], p[5], p[6], gradient, *numbers)
-
-
-@compiled
 def learn(
     first: int, last: int, step: int, table: Matrix, rows: Rows, network: Network, watching: Watching, loss: Loss
 ) -> None:
@@ -183,7 +182,7 @@ def learn(
 
     `step` is the number of the optimizer's steps so far, and `table` has the corrections by age.
     """
-    levels = network.space.levels
+    levels, gradients, deltas = network.space.levels, network.space.gradients, network.space.deltas[-1]
     size = levels[0].shape[0]
     for number in range(first, last):
         index = rows.order[number * size : (number + 1) * size]
@@ -194,11 +193,20 @@ def learn(
             if watching.active and level < len(levels) - 1:
                 observe(levels[level], network.units[level - 1], watching)
         if loss.is_policy:
-            policy_gradient(index, rows, network, loss)
+            of_rows = rows.actions, rows.action_logp, rows.advantages
+            arrays = levels[-1], network.params[-1][0], deltas, gradients[-1], network.per_example
+            network.entropy[0] = policy_gradient(index, *of_rows, *arrays, loss)
         else:
-            value_gradient(index, rows, network, loss)
+            value_gradient(index, rows.value_targets, levels[-1], deltas, network.per_example, loss)
         backward(network.params, network.space)
         step += 1
-        update_parameters(step, table, network, loss)
+        corrections(step, network.resets, table, network.first, network.second)
+        for k in range(len(network.params)):
+            if not is_finite(gradients[k]):
+                network.nonfinite[k] += 1
+                if loss.clean:
+                    make_finite(gradients[k])
+            p, numbers = network.params[k], (loss.lr, loss.rest1, loss.beta2, loss.rest2, loss.eps, loss.weight_decay)
+            adam_step(p[0], p[1], p[2], p[3], p[4], p[5], p[6], gradients[k], *numbers)
         if watching.active:
             follow_utilities(network.params, network.units, watching)

@@ -24,7 +24,6 @@ from cbp_ray.problems import mnist_files
 
 # One process: compiling for all choices takes half a minute.
 pytestmark = [
-    pytest.mark.xdist_group("mlp_kernel"),
     pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning"),
 ]
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")

@@ -74,6 +74,7 @@ def learner_of(algorithm: Any) -> Any:
     return algorithm.learner_group._learner
 
 
+@pytest.mark.long
 def test_two_learners_stay_equal_to_the_last_bit() -> None:
     """Each sees other data; weights, and what generate-and-test knows of the units, are the same after every update."""
     made = small(config(**OFTEN)).learners(num_learners=2, num_cpus_per_learner=0).env_runners(num_env_runners=0)
