@@ -15,7 +15,6 @@ from ray.rllib.core.columns import Columns
 
 from cbp_ray.experiments.checkpoint import load_checkpoint, save_checkpoint
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.results.keys import config_key
 from rllib_ext.ant.environment import SlipperyAnt
 from rllib_ext.ant.physics import JOINTS, STEP_SECONDS
 from rllib_ext.engine import RllibEngine
@@ -24,7 +23,6 @@ BIN_SIZE = 40_960
 """Ten iterations of PPO."""
 FRAME_STEPS = 4
 """Steps of the ant between two pictures: 15 pictures a second."""
-STEPS = "steps"
 
 Policy = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
@@ -67,23 +65,22 @@ def train_policy(steps: int, seed: int, folder: Path, progress: Callable[[int, f
       The most probable actions of the trained policy, for one observation.
     """
     config = policy_config(steps)
-    # The schedule of frictions never comes into play, so that a longer training goes on with a shorter one.
-    key = config_key(config.model_copy(update={"examples": BIN_SIZE, "problem": policy_config(BIN_SIZE).problem}), "rllib")
     engine = RllibEngine(config, (seed,))
-    kept = sorted(folder.glob(f"{key}-{seed}-*.npz"))
-    usable = [path for path in kept if int(path.stem.rpartition("-")[2]) <= config.examples]
-    if usable:
-        state = load_checkpoint(usable[-1])
-        engine.load_state(state, int(state.pop(STEPS)))
+    # The schedule of frictions never comes into play, so that a longer training goes on with a shorter one.
+    kept = {int(path.stem.rpartition("-")[2]): path for path in folder.glob(f"seed-{seed}-*.npz")}
+    usable = max((steps for steps in kept if steps <= config.examples), default=None)
+    if usable is not None:
+        engine.load_state(load_checkpoint(kept[usable]), usable)
+    last: Path | None = None
     progress(engine.steps, float("nan"))
     while engine.steps < config.examples:
         returns = engine.advance(BIN_SIZE)["episode_return"]
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{key}-{seed}-{engine.steps:010d}.npz"
-        save_checkpoint(path, {STEPS: np.array(engine.steps), **engine.state()})
-        for old in usable[-1:]:
-            old.unlink(missing_ok=True)
-        usable = [path]
+        path = folder / f"seed-{seed}-{engine.steps}.npz"
+        save_checkpoint(path, engine.state())
+        if last is not None:
+            last.unlink(missing_ok=True)
+        last = path
         progress(engine.steps, float(returns[0]))
     algorithm: Any = engine.runs[0].build()
     module = algorithm.env_runner_group.local_env_runner.module

@@ -9,9 +9,11 @@ import pytest
 # Read when torch is imported, which is later than this; the processes that tests start inherit it.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+# Ray's workers are nice, and beside processes that compile they would get no time for minutes.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 GROUPS = {
-    "ppo": r"tests/rllib/test_(compiled_learner|rllib_learner|fast_loop)|numbers_stay\[ant",
+    "ppo": r"tests/rllib/test_(compiled_learner|rllib_learner|fast_loop|film)|numbers_stay\[ant",
     "mlp": r"tests/kernels/test_mlp|numbers_stay\[mlp",
     "lane": r"tests/kernels/test_lane|numbers_stay\[lane|experiments/test_run_online",
 }

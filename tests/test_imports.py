@@ -47,6 +47,8 @@ FOREIGN = {
     "randomness": {"ray", "numba", "torch"},
 }
 MAY_PRINT = {"cli"}
+PROGRAMS = {"rllib_ext.train": "cli"}
+"""Modules that are programs, and the layer of which they are."""
 MOST_LINES = 500
 
 
@@ -58,6 +60,8 @@ class Import(NamedTuple):
 
 def layer(module: str) -> str | None:
     """`cbp_ray.kernels.lanes` -> `kernels`; None for other people's modules."""
+    if module in PROGRAMS:
+        return PROGRAMS[module]
     top, _, rest = module.partition(".")
     if top == "rllib_ext" or module == "cbp_ray":
         return top
@@ -102,8 +106,8 @@ def import_violations(module: str, tree: ast.AST, package: str) -> Iterator[str]
         elif other not in HEIGHT:
             yield f"{place}: {found.module} has no place in LAYERS"
         elif other == "rllib_ext" and own != "rllib_ext":
-            if own != "sweeps" or not found.lazy:
-                yield f"{place}: only sweeps may import rllib_ext, and inside a function"
+            if own not in ("sweeps", "cli") or not found.lazy:
+                yield f"{place}: only sweeps and cli may import rllib_ext, and inside a function"
         elif (own, other) == ("algorithm", "compiled") and found.lazy:
             pass  # The method uses its compiled parts where Numba is installed.
         elif other != own and HEIGHT[other] >= HEIGHT[own]:

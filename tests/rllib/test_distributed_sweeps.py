@@ -83,7 +83,7 @@ def test_a_trial_with_env_runners_has_one_seed_and_reserves_their_cores(tmp_path
     plain, distributed = sweep_of(tmp_path), sweep_of(tmp_path, "problem.env_runners=3")
     assert (plain.helpers, distributed.helpers) == (0, 3)
     plans = [make_plan(find_missing(sweep, Store(tmp_path, sweep.name)), 1) for sweep in (plain, distributed)]
-    assert [len(plan.trials) for plan in plans] == [1, 2]
+    assert [trial.block.seeds for trial in plans[1].trials] == [(5,), (6,)]
     assert plans[1].core_seconds == pytest.approx(4 * plans[1].seconds)
     assert plans[1].seconds < plans[0].seconds
     assert plans[1].memory_bytes > plans[0].memory_bytes
