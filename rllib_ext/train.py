@@ -9,6 +9,7 @@ last checkpoint with `--resume`; with `--seed`, on Slippery Ant and with the sam
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -19,6 +20,8 @@ from cbp_ray.presets import Utility
 
 PROGRAM = "python -m rllib_ext.train"
 ALGORITHMS = ("PPO", "APPO", "IMPALA", "SAC", "DQN")
+ACTIONS = {"SAC": "Box", "DQN": "Discrete"}
+"""Kind of actions that an algorithm needs, if it does not take all."""
 STEPS = "env_runners/num_env_steps_sampled_lifetime"
 RETURN = "env_runners/episode_return_mean"
 
@@ -38,16 +41,16 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--env", default="SlipperyAnt-v0", help="environment, one of Gymnasium's (default: SlipperyAnt-v0)")
     what.add_argument("--friction-period", type=_count, help="time-steps between changes of friction on Slippery Ant")
     what.add_argument("--replacement-rate", type=float, help="fraction of units replaced per update; without it, no unit is")
-    what.add_argument("--maturity-threshold", type=int, default=500, help="updates for which a unit is safe (default: 500)")
+    what.add_argument("--maturity-threshold", type=_from_zero, default=500, help="updates that a unit is safe (default: 500)")
     what.add_argument("--utility", choices=get_args(Utility), help="which measure decides (default: overall)")
     what.add_argument("--weight-decay", type=float, default=0.0, help="L2 coefficient: PPO+L2 (default: 0)")
     what.add_argument("--lr", type=float, help="step size (default: the algorithm's)")
     what.add_argument("--seed", type=int, help="seed; with it, a run can be repeated and resumed exactly")
 
     where = made.add_argument_group("where")
-    where.add_argument("--num-env-runners", type=int, default=0, help="processes that sample; 0: the one that learns")
+    where.add_argument("--num-env-runners", type=_from_zero, default=0, help="processes that sample; 0: the one that learns")
     where.add_argument("--num-envs-per-env-runner", type=_count, default=1, help="environments of each (default: 1)")
-    where.add_argument("--num-learners", type=int, default=0, help="processes that learn; 0: the algorithm's own")
+    where.add_argument("--num-learners", type=_from_zero, default=0, help="processes that learn; 0: the algorithm's own")
     where.add_argument("--num-gpus-per-learner", type=float, default=0, help="GPUs of each (default: 0)")
     where.add_argument("--address", help="address of a Ray cluster, or auto; without it, a local one is started")
 
@@ -59,17 +62,20 @@ def parser() -> argparse.ArgumentParser:
     kept = made.add_argument_group("what is kept")
     kept.add_argument("--storage-path", type=Path, default=Path("results"), help="folder of results (default: results)")
     kept.add_argument("--name", help="name of the run's folder (default: the algorithm's)")
-    kept.add_argument("--checkpoint-freq", type=int, default=25, help="iterations between checkpoints (default: 25)")
+    kept.add_argument("--checkpoint-freq", type=_count, default=25, help="iterations between checkpoints (default: 25)")
     kept.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
     return made
 
 
-def _count(text: str) -> int:
-    """A positive integer, also as `1e6`."""
+def _count(text: str, least: int = 1) -> int:
+    """An integer that is large enough, also as `1e6`."""
     number = float(text)
-    if not number.is_integer() or number < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
+    if not number.is_integer() or number < least:
+        raise argparse.ArgumentTypeError(f"must be an integer, {least} or more, got {text!r}")
     return int(number)
+
+
+_from_zero = partial(_count, least=0)
 
 
 def make_config(options: argparse.Namespace) -> Any:
@@ -96,7 +102,7 @@ def make_config(options: argparse.Namespace) -> Any:
             maturity_threshold=options.maturity_threshold,
             utility=options.utility,
         )
-    _check_environment(options.env)
+    _check_environment(options.env, options.algo)
     try:
         config.validate()
     except ValueError as error:
@@ -104,14 +110,20 @@ def make_config(options: argparse.Namespace) -> Any:
     return config
 
 
-def _check_environment(name: str) -> None:
-    """Refuses names that Gymnasium does not know: RLlib would find out in a worker, ten seconds later."""
+def _check_environment(name: str, algorithm: str) -> None:
+    """Refuses names that Gymnasium does not know, and actions that are not the algorithm's: RLlib would do so in a worker."""
     import gymnasium
 
     try:
-        gymnasium.spec(name)
-    except gymnasium.error.Error as error:
+        environment = gymnasium.make(name)
+    except (gymnasium.error.Error, ImportError) as error:
         raise InputError(f"--env: must be the name of an environment, got {name!r} ({' '.join(str(error).split())})") from None
+    kind = type(environment.action_space).__name__
+    environment.close()
+    if kind != ACTIONS.get(algorithm, kind):
+        raise InputError(
+            f"--env: {algorithm} must have {ACTIONS[algorithm]} actions, got {name} with {kind}; use another --algo"
+        )
 
 
 def train(options: argparse.Namespace) -> int:

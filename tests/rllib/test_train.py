@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from cbp_ray.errors import InputError
 from rllib_ext.train import main, make_config, parser
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -35,7 +34,7 @@ def test_other_algorithms_of_rllib() -> None:
         (["--env", "CartPole-v1", "--friction-period", "10"], "--friction-period: only SlipperyAnt-v0 has friction"),
         (["--replacement-rate", "2"], "replacement_rate"),
         (["--weight-decay", "-1"], "weight_decay"),
-        (["--num-env-runners", "-1"], "num_env_runners"),
+        (["--algo", "DQN"], "--env: DQN must have Discrete actions, got SlipperyAnt-v0 with Box"),
         (["--resume"], "--name: there is none"),
         (["--address", "ray://elsewhere:10001"], "address: must be HOST:PORT"),
     ],
@@ -47,9 +46,10 @@ def test_bad_input_is_one_line(options: list[str], message: str, tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("options", [["--num-env-runner", "3"], ["--num-env-runners", "-1"], ["--stop-timesteps", "ten"]])
+def test_an_unknown_option_or_number_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--num-env-runner", "3"])
+        main(options)
     error = capsys.readouterr().err
     assert caught.value.code == 2 and error.count("\n") == 1 and "--help" in error
 
@@ -72,8 +72,3 @@ def test_a_run_is_kept_refused_under_its_name_and_goes_on(tmp_path: Path, capsys
     assert main(options) == 2
     assert "there is one already" in capsys.readouterr().err
     assert main([*options, "--resume"]) == 0
-
-
-def test_config_errors_of_rllib_are_input_errors() -> None:
-    with pytest.raises(InputError):
-        make_config(parser().parse_args(["--algo", "DQN"]))
