@@ -53,7 +53,7 @@ def test_progress_sees_every_bin(engine):
     ],
     ids=lambda a: a.get("preset", a["name"]),
 )
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.long)])
 def test_resumed_run_equals_unbroken_run_bit_for_bit(tmp_path, engine, algorithm, optimizer):
     config = CONFIG | {"algorithm": algorithm, "optimizer": {"name": optimizer, "step_size": 0.003}}
     seeds = [4, 2] if engine == "kernel" else [4]

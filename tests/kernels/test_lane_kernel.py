@@ -139,13 +139,18 @@ def test_several_replacements_in_one_step_equal_oracle():
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "activation"),
     [
-        ("bp", "sgd", "relu"),
-        ("l2", "sgd", "swish"),
-        ("online_norm", "adam", "sigmoid"),
         ("cbp", "sgd", "tanh"),
-        ("cbp", "adam", "leaky_relu"),
-        ({"name": "linear"}, "sgd", "tanh"),
-        (CBP | {"preset": "nature2024", "replacement": "bernoulli", "weight_decay": 1e-4}, "adam", "elu"),
+        ("online_norm", "adam", "sigmoid"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("bp", "sgd", "relu"),
+                ("l2", "sgd", "swish"),
+                ("cbp", "adam", "leaky_relu"),
+                ({"name": "linear"}, "sgd", "tanh"),
+                (CBP | {"preset": "nature2024", "replacement": "bernoulli", "weight_decay": 1e-4}, "adam", "elu"),
+            )
+        ),
     ],
 )
 def test_specialised_kernel_equals_unspecialised_one(algorithm, optimizer, activation):
@@ -178,6 +183,7 @@ def test_engines_agree(algorithm, optimizer, examples):
         np.testing.assert_allclose(comp[name], ref[name], rtol=1e-8, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "activation"),
     [("bp", "sgd", "tanh"), ("cbp", "sgd", "tanh"), ("cbp", "adam", "tanh"), ("bp", "sgd", "relu"), ("cbp", "adam", "relu")],

@@ -22,10 +22,10 @@ from cbp_ray.kernels.mlp_state import State, matrix, of_level
 from cbp_ray.kernels.mlp_step import FAR, FETCHED, REFRESH
 from cbp_ray.problems import mnist_files
 
-# One process: compiling for all choices takes half a minute.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+every_choice = pytest.mark.long
+"""Tests with the kernel that is compiled for all choices at once, which takes two minutes. `make test` has the numbers of
+specialised kernels, in the golden test, and some of them against the oracle."""
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
 CBP = {"name": "cbp", "replacement_rate": 3e-3, "maturity_threshold": 20}
 ALGORITHMS = {
@@ -62,6 +62,34 @@ def compare_with_oracle(config, seed=5, least_replaced=20):
                 np.testing.assert_allclose(of_level(comp_array, run.layout, level), ref[level - 1], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "activation"),
+    [
+        ("bp", "sgd", "relu"),
+        ("l2", "sgd", "relu"),
+        ("online_norm", "sgd", "tanh"),
+        ("cbp", "adam", "relu"),
+        (CBP | {"utility": "mean_corrected_contribution"}, "sgd", "relu"),
+        (CBP | {"preset": "nature2024"}, "sgd", "elu"),
+    ],
+)
+def test_specialised_kernels_in_float32_stay_close_to_the_oracle(algorithm, optimizer, activation):
+    """Those of the golden test, which are compiled for it; a replacement at a different step would show at 1e-2."""
+    settings = ALGORITHMS.get(algorithm, algorithm) if isinstance(algorithm, str) else algorithm
+    config = make_config(settings, OPTIMIZERS[optimizer], activation=activation, examples=300, bin_size=150, dtype="float32")
+    oracle = NaiveMnistRun(config.model_copy(update={"dtype": "float64"}), 5, small_images())
+    kernel = MlpEngine(config, [5], small_images())
+    for _ in range(config.bins):
+        accuracy, loss = oracle.advance(config.bin_size)
+        comp = kernel.advance(config.bin_size)
+        assert comp["accuracy"][0] == pytest.approx(accuracy, abs=1 / config.bin_size + 1e-9)
+        assert comp["loss"][0] == pytest.approx(loss, rel=1e-3)
+    (run,) = kernel.runs
+    if oracle.gnt is not None:
+        assert min(oracle.gnt.replaced) >= 3 and run.state.replaced[1:-1].tolist() == oracle.gnt.replaced
+
+
+@every_choice
 @pytest.mark.parametrize(("algorithm", "optimizer", "activation"), list(itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)))
 def test_kernel_equals_oracle(algorithm, optimizer, activation):
     long = optimizer == "sgd" and activation in ("relu", "leaky_relu")
@@ -72,11 +100,13 @@ def test_kernel_equals_oracle(algorithm, optimizer, activation):
     )
 
 
+@every_choice
 @pytest.mark.parametrize(("utility", "preset"), list(itertools.product(UTILITIES, ("paper", "nature2024"))))
 def test_utilities_equal_oracle(utility, preset):
     compare_with_oracle(make_config(CBP | {"utility": utility, "preset": preset}))
 
 
+@every_choice
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_many_replacements_with_weight_decay_and_bernoulli_equal_oracle(preset, optimizer):
@@ -85,6 +115,7 @@ def test_many_replacements_with_weight_decay_and_bernoulli_equal_oracle(preset, 
     compare_with_oracle(make_config(settings, OPTIMIZERS[optimizer], examples=300, bin_size=150))
 
 
+@every_choice
 @pytest.mark.parametrize("hidden", [(1,), (40,), (3, 17, 5), (33, 2, 2, 18)])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_other_sizes_equal_oracle(hidden, activation):
@@ -94,11 +125,13 @@ def test_other_sizes_equal_oracle(hidden, activation):
     compare_with_oracle(config, least_replaced=5)
 
 
+@every_choice
 def test_linear_network_equals_oracle():
     for optimizer in OPTIMIZERS.values():
         compare_with_oracle(make_config({"name": "linear"}, optimizer, examples=300, bin_size=150))
 
 
+@every_choice
 def test_strong_weight_decay_equals_oracle():
     """The scale of the weights falls from 1 to 1/16 every 92 examples, and then goes back into them."""
     decay = {"weight_decay": 1.0}
@@ -106,6 +139,7 @@ def test_strong_weight_decay_equals_oracle():
         compare_with_oracle(make_config(algorithm, activation="tanh"))
 
 
+@every_choice
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS.values(), CBP | {"preset": "nature2024"}, {"name": "linear"}], ids=str)
 def test_kernel_equals_torch(algorithm, optimizer):
@@ -123,6 +157,7 @@ def test_kernel_equals_torch(algorithm, optimizer):
     assert ref["replacements"] > 10 or not rate
 
 
+@every_choice
 @pytest.mark.parametrize("hidden", [(7,), (30, 20, 20)])
 def test_kernel_equals_torch_over_thousands_of_examples(hidden):
     config = make_config(CBP, hidden=hidden, activation="leaky_relu")
@@ -137,6 +172,7 @@ def test_kernel_equals_torch_over_thousands_of_examples(hidden):
     assert replaced > 50
 
 
+@every_choice
 def test_wide_networks_equal_torch():
     """Rows of more than a block, matrices that are fetched ahead, and sums that replacements do not measure anew."""
     config = make_config(CBP | {"replacement_rate": 1e-3}, hidden=(600, 520))
@@ -162,6 +198,7 @@ def test_engines_agree_on_real_mnist(algorithm):
     assert ref["accuracy"].max() > 0.3
 
 
+@every_choice
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "dtype"),
     [
@@ -185,6 +222,7 @@ def test_specialised_kernel_equals_unspecialised_one(algorithm, optimizer, dtype
         np.testing.assert_array_equal(comp[name], ref[name])
 
 
+@every_choice
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("threshold", [20, 10**7])
 def test_sums_of_magnitudes_do_not_drift(dtype, threshold):
@@ -209,6 +247,7 @@ def test_sums_of_magnitudes_do_not_drift(dtype, threshold):
         np.testing.assert_allclose(of_level(run.state.outgoing, run.layout, level), outgoing, rtol=tolerance, atol=tolerance)
 
 
+@every_choice
 def test_float32_stays_close_to_float64():
     config = make_config(CBP, hidden=(40, 30), task_length=1000, examples=3_000)
     ref, comp = (general_engine(c, range(4)).advance(3_000) for c in (config, config.model_copy(update={"dtype": "float32"})))
@@ -216,6 +255,7 @@ def test_float32_stays_close_to_float64():
     np.testing.assert_allclose(comp["accuracy"], ref["accuracy"], atol=0.01)
 
 
+@every_choice
 def test_the_accuracy_is_that_of_the_prediction_before_the_update():
     """One image over and over: at this step size, the first update makes it right for good."""
     images = small_images()._replace(images=small_images().images[:1], labels=small_images().labels[:1])
@@ -230,12 +270,14 @@ def test_the_accuracy_is_that_of_the_prediction_before_the_update():
         np.testing.assert_allclose(accuracy, (9 + first) / 10)
 
 
+@every_choice
 def test_rate_zero_is_backprop_bit_for_bit():
     cbp, bp = (general_engine(make_config(a), [0]).advance(1_000) for a in (CBP | {"replacement_rate": 0}, {"name": "bp"}))
     for name in bp:
         np.testing.assert_array_equal(cbp[name], bp[name])
 
 
+@every_choice
 @pytest.mark.parametrize("engine", ["kernel", "torch"])
 @pytest.mark.parametrize(("algorithm", "optimizer"), [("cbp", "sgd"), ("cbp", "adam"), ("online_norm", "sgd"), ("l2", "sgd")])
 def test_resumed_run_equals_unbroken_run_bit_for_bit(tmp_path, engine, algorithm, optimizer):
@@ -273,6 +315,7 @@ def test_real_mnist_runs_resume_from_files(tmp_path):
     assert f"state/0/{State._fields[0]}" in rest[-1].checkpoint()
 
 
+@every_choice
 def test_dead_network_is_not_slower():
     """Averages and moments of dead units decay into denormals, which take several times as long where they are not flushed."""
     config = make_config(CBP | {"replacement_rate": 0}, OPTIMIZERS["adam"], hidden=(60, 60), dtype="float32", task_length=9_000)

@@ -99,13 +99,18 @@ def flat(report: Any, path: str = "") -> dict[str, float]:
     return {path: float(report.peek())}
 
 
-@pytest.mark.parametrize("activation", ["tanh", "Sigmoid", "relu", "LeakyReLU", "elu", "swish"])
+@pytest.mark.parametrize(
+    "activation",
+    ["tanh", "relu", *(pytest.param(name, marks=pytest.mark.long) for name in ("Sigmoid", "LeakyReLU", "elu", "swish"))],
+)
 def test_every_activation_learns_as_with_autograd(activation: str) -> None:
     assert_learn_alike(*both(None, {"fcnet_activation": activation}, **OFTEN))
 
 
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
-@pytest.mark.parametrize("utility", UTILITIES)
+@pytest.mark.parametrize(
+    "utility", ["overall", *(pytest.param(name, marks=pytest.mark.long) for name in UTILITIES if name != "overall")]
+)
 def test_every_utility_and_preset_replaces_the_same_units(utility: str, preset: str) -> None:
     assert_learn_alike(*both(**OFTEN, utility=utility, preset=preset))
 
