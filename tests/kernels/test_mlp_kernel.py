@@ -24,8 +24,8 @@ from cbp_ray.problems import mnist_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 every_choice = pytest.mark.long
-"""Tests with the kernel that is compiled for all choices at once, which takes two minutes. `make test` has the numbers of
-specialised kernels, in the golden test, and some of them against the oracle."""
+"""Tests in float64, most of them with the kernel that is compiled for all choices at once: two minutes. `make test` has the
+numbers of specialised kernels in float32, in the golden test, and some of them against the oracle."""
 ACTIVATIONS = ("tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish")
 CBP = {"name": "cbp", "replacement_rate": 3e-3, "maturity_threshold": 20}
 ALGORITHMS = {
@@ -188,6 +188,7 @@ def test_wide_networks_equal_torch():
         assert ref["replacements"] > 50
 
 
+@every_choice
 @pytest.mark.parametrize("algorithm", [{"name": "bp"}, CBP | {"replacement_rate": 1e-2}], ids=lambda a: a["name"])
 def test_engines_agree_on_real_mnist(algorithm):
     config = make_config(algorithm, {"name": "sgd", "step_size": 0.01}, hidden=(50, 40, 30), task_length=250)

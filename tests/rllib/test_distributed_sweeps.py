@@ -115,6 +115,7 @@ def test_impossible_numbers_are_refused(tmp_path: Path, setting: str) -> None:
         sweep_of(tmp_path, f"problem.{setting}")
 
 
+@pytest.mark.long
 def test_runners_that_do_not_fit_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"problem\.env_runners: must fit on the cluster, got 99 beside cpu=1"):
         run_sweep(sweep_of(tmp_path, "problem.env_runners=99"), tmp_path)
