@@ -50,7 +50,8 @@ def status_table(rows: "Sequence[Status]") -> "Table":
         sign = f"{span(row.silent_seconds)} ago" if row.silent_seconds is not None else "none"
         busy = ", ".join(filter(None, (row.state, row.doing)))
         state = busy if row.remaining_seconds is None else f"{busy}, about {span(row.remaining_seconds)} left"
-        table.add_row(row.sweep, row.source, state, f"{row.done}/{row.runs}", str(row.failed), sign)
+        early = f" ({row.stopped} stopped)" if row.stopped else ""
+        table.add_row(row.sweep, row.source, state, f"{row.done}/{row.runs}{early}", str(row.failed), sign)
     return table
 
 

@@ -33,7 +33,9 @@ class Status:
     runs: int
     """Number of runs that the file asks for."""
     done: int
-    """Runs that are stored, or that a search has stopped early."""
+    """Runs that are stored."""
+    stopped: int
+    """Runs that a search has stopped early."""
     failed: int
     """Trials that failed and have not succeeded since."""
     running_trials: int
@@ -53,8 +55,8 @@ class Status:
 
     @property
     def missing(self) -> int:
-        """Runs that are neither stored nor running to our knowledge."""
-        return self.runs - self.done
+        """Runs that are neither stored nor stopped early."""
+        return self.runs - self.done - self.stopped
 
 
 def sweeps_in(storage: str | os.PathLike[str], only: str | None = None) -> list[Store]:
@@ -82,10 +84,12 @@ def statuses(store: Store) -> Iterator[Status]:
             # What a search asks for shows in the notes that it leaves of every trial that it begins.
             log, samples = SearchLog(store, record.get("search", "")), record.get("samples", 0)
             keys = {name.key for name in log.drawn()}
-            runs, done = len(seeds) * samples, len(seeds) * min(len(log.known(names)), samples)
+            known = log.known(names)[:samples]
+            whole = len({*known} & {*names})
+            runs, done, stopped = len(seeds) * samples, len(seeds) * whole, len(seeds) * (len(known) - whole)
         else:
             keys = {c["key"] for c in record["configurations"]}
-            runs, done = len(seeds) * len(keys), sum(len(seeds & stored[key]) for key in keys)
+            runs, done, stopped = len(seeds) * len(keys), sum(len(seeds & stored[key]) for key in keys), 0
         try:
             sign = json.loads((store.folder / "progress").read(f"{source}.json"))
         except FileNotFoundError:
@@ -96,8 +100,8 @@ def statuses(store: Store) -> Iterator[Status]:
         if not alive:
             if search and state == "finished":
                 # It may have come to the end of its space before it had drawn all samples.
-                runs = done
-            state = "complete" if done == runs else {"running": "died", "finished": "incomplete"}.get(state, state)
+                runs = done + stopped
+            state = "complete" if done + stopped == runs else {"running": "died", "finished": "incomplete"}.get(state, state)
         yield Status(
             sweep=store.sweep,
             source=source,
@@ -105,6 +109,7 @@ def statuses(store: Store) -> Iterator[Status]:
             configurations=len(keys),
             runs=runs,
             done=done,
+            stopped=stopped,
             failed=sum(key in keys for key in failed_keys),
             running_trials=len(sign["running_trials"]) if alive else 0,
             silent_seconds=silent,
