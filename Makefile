@@ -48,5 +48,5 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) setuptools
 	@$(PIP) --no-build-isolation -e '.[all,dev]'
-	@$(VENV)/bin/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
+	@$(VENV)/bin/python -c 'import cbp_ray.sweeps.run, cbp_ray.figures, ray.tune, rllib_ext.engine' # compiles what is used
 	@touch $@

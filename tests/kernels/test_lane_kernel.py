@@ -60,8 +60,13 @@ def make_config(algorithm, optimizer="sgd", activation="tanh", examples=3_000, d
     )
 
 
-def compare_with_oracle(config, seed=5):
-    oracle, kernel = NaiveRun(config, seed), LaneEngine(config, [seed], unspecialised_learner())
+every_choice = pytest.mark.long
+"""Tests with the kernel that is compiled for all choices at once, which takes over a minute. `make test` has the numbers of
+specialised kernels, in the golden test, and some of them against the oracle and torch."""
+
+
+def compare_with_oracle(config, seed=5, learner=unspecialised_learner):
+    oracle, kernel = NaiveRun(config, seed), LaneEngine(config, [seed], learner and learner())
     for _ in range(config.bins):
         ref = oracle.advance(config.bin_size).mean()
         comp = kernel.advance(config.bin_size)
@@ -87,6 +92,15 @@ def compare_with_oracle(config, seed=5):
 
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "activation"),
+    [("bp", "sgd", "tanh"), ("cbp", "sgd", "tanh"), ("cbp", "adam", "relu"), ("online_norm", "sgd", "tanh")],
+)
+def test_specialised_kernels_equal_oracle(algorithm, optimizer, activation):
+    compare_with_oracle(make_config(algorithm, optimizer, activation), learner=None)
+
+
+@every_choice
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "activation"),
     [
         pytest.param(*case, marks=pytest.mark.long if case[1] == "adam" and case[2] not in ("tanh", "relu") else ())
         for case in itertools.product(ALGORITHMS, OPTIMIZERS, ACTIVATIONS)
@@ -96,6 +110,7 @@ def test_kernel_equals_oracle(algorithm, optimizer, activation):
     compare_with_oracle(make_config(algorithm, optimizer, activation))
 
 
+@every_choice
 @pytest.mark.parametrize(
     "activation",
     ["tanh", "relu", *(pytest.param(name, marks=pytest.mark.long) for name in ACTIVATIONS if name not in ("tanh", "relu"))],
@@ -117,25 +132,30 @@ def test_kernel_equals_torch(algorithm, optimizer, activation):
     assert replaced >= 10 or algorithm != "cbp"
 
 
+@every_choice
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_linear_tracker_equals_oracle(optimizer):
     compare_with_oracle(make_config({"name": "linear"}, optimizer))
 
 
+@every_choice
 @pytest.mark.parametrize(("utility", "preset"), list(itertools.product(UTILITIES, ("paper", "nature2024"))))
 def test_utilities_equal_oracle(utility, preset):
     compare_with_oracle(make_config(CBP | {"utility": utility, "preset": preset}, "adam"))
 
 
+@every_choice
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 def test_bernoulli_equals_oracle(preset):
     compare_with_oracle(make_config(CBP | {"preset": preset, "replacement": "bernoulli"}))
 
 
+@every_choice
 def test_several_replacements_in_one_step_equal_oracle():
     compare_with_oracle(make_config(CBP | {"replacement_rate": 0.4, "weight_decay": 1e-3}))
 
 
+@every_choice
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "activation"),
     [
@@ -170,8 +190,8 @@ def test_specialised_kernel_equals_unspecialised_one(algorithm, optimizer, activ
     [
         ("cbp", "sgd", 6_000),
         pytest.param(CBP | {"preset": "nature2024", "utility": "overall"}, "adam", 20_000, marks=pytest.mark.long),
-        ("online_norm", "sgd", 4_000),
-        (CBP | {"utility": "random", "replacement": "bernoulli"}, "sgd", 4_000),
+        pytest.param("online_norm", "sgd", 4_000, marks=pytest.mark.long),
+        pytest.param(CBP | {"utility": "random", "replacement": "bernoulli"}, "sgd", 4_000, marks=pytest.mark.long),
     ],
 )
 def test_engines_agree(algorithm, optimizer, examples):
@@ -281,6 +301,7 @@ def test_dead_network_is_not_slower():
     assert min(seconds(dead) for _ in range(9)) < 2.5 * min(seconds(warmed_up()) for _ in range(9))
 
 
+@every_choice
 def test_large_seeds_are_the_same_seeds_in_torch():
     """Up to 2**64 - 1 in each stream: problem, initial weights, new units, random utilities, Bernoulli draws."""
     algorithm = CBP | {"replacement_rate": 0.02, "utility": "random", "replacement": "bernoulli"}
@@ -297,6 +318,7 @@ def test_rate_zero_is_backprop_bit_for_bit():
     np.testing.assert_array_equal(run_online(cbp, range(2)).error, run_online(bp, range(2)).error)
 
 
+@every_choice
 def test_the_unspecialised_learner_is_what_the_table_of_choices_says():
     """A choice that the kernel ignored would make the comparisons above compare nothing."""
     errors = {

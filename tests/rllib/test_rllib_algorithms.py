@@ -102,7 +102,9 @@ def parameters_of(algorithm: Any) -> list[Any]:
     return [result.get() for result in algorithm.learner_group.foreach_learner(parameters)]
 
 
-@pytest.mark.parametrize("how", ["restore_from_path", "from_checkpoint", "as Tune does"])
+@pytest.mark.parametrize(
+    "how", ["as Tune does", *(pytest.param(way, marks=pytest.mark.long) for way in ("restore_from_path", "from_checkpoint"))]
+)
 def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, how: str) -> None:
     def build() -> Any:
         made = small(config(**OFTEN)).env_runners(num_env_runners=0, batch_mode="complete_episodes")
@@ -284,6 +286,7 @@ def _watch_copies(learner: Any) -> list[bool]:
     return copies
 
 
+@pytest.mark.long
 def test_tune_runs_the_class_of_the_config(tmp_path: Path) -> None:
     made = ContinualDQNConfig().environment("CartPole-v1").continual_backprop(replacement_rate=0.1, maturity_threshold=2)
     made.training(num_steps_sampled_before_learning_starts=32, train_batch_size=16).env_runners(num_env_runners=0)

@@ -136,6 +136,7 @@ def test_a_job_runs_shows_its_log_and_goes_on_when_submitted_again(
     assert snapshot(tmp_path / "shared") == before
 
 
+@pytest.mark.long
 def test_a_job_that_is_stopped_ends(
     address: tuple[str, str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +215,7 @@ def test_an_unknown_job_is_refused(address: tuple[str, str], capsys: pytest.Capt
     assert error.count("\n") == 1 and error.startswith("cbp-ray logs: JOB: ")
 
 
+@pytest.mark.long
 def test_run_on_the_cluster_from_another_process(address: tuple[str, str], folder: Path, tmp_path: Path) -> None:
     command = [
         sys.executable,

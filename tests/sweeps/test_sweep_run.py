@@ -73,6 +73,7 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.long
 def test_more_seeds_more_values_and_other_files_run_only_what_is_new(file: Path, tmp_path: Path) -> None:
     run_sweep(load_sweep(file, seeds="2:5"), tmp_path)
     before = snapshot(tmp_path)
@@ -163,7 +164,7 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     "name",
     [
         "examples/grid.yaml",
-        "examples/mnist.yaml",
+        pytest.param("examples/mnist.yaml", marks=pytest.mark.long),
         *(pytest.param(f"examples/{x}.yaml", marks=pytest.mark.long) for x in ("base", "torch")),
     ],
 )
