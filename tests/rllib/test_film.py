@@ -16,6 +16,7 @@ def _short_bins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(film, "BIN_SIZE", 4096)
 
 
+@pytest.mark.long
 def test_a_film_is_made_and_another_one_needs_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "films" / "ant.gif"
     options = ["--storage", str(tmp_path), "--seconds", "0.4", "--frictions", "0.1,1.5", "--out", str(out)]

@@ -138,7 +138,8 @@ def test_a_resumed_algorithm_equals_an_unbroken_one(tmp_path: Path, how: str) ->
         resumed.stop()
 
 
-@pytest.mark.parametrize("runners", [0, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("runners", [0, 2])
 def test_slippery_ant_is_restored_in_the_middle_of_an_episode(tmp_path: Path, runners: int) -> None:
     def build() -> Any:
         made = config(**OFTEN).environment("SlipperyAnt-v0", env_config={"friction": {"period": 500}})
@@ -231,7 +232,8 @@ OTHERS = {
 
 
 # APPO is an IMPALA with a target network: the one test does for both, but for those who have time.
-@pytest.mark.parametrize("name", ["dqn", *(pytest.param(name, marks=pytest.mark.long) for name in ("sac", "appo", "impala"))])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["dqn", "sac", "appo", "impala"])
 def test_other_algorithms_replace_units_too(name: str) -> None:
     kind, environment, training = OTHERS[name]
     made = kind().environment(environment).training(**training).continual_backprop(replacement_rate=0.1, maturity_threshold=2)

@@ -83,6 +83,7 @@ def one_core_taken(node: str) -> Iterator[None]:
     ray.kill(guest)
 
 
+@pytest.mark.long
 def test_two_nodes_give_the_numbers_of_one(address: tuple[str, str], tmp_path: Path) -> None:
     import ray
 

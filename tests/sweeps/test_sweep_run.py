@@ -123,6 +123,7 @@ def test_a_trial_that_fails_is_retried_then_recorded_while_the_rest_goes_on(
     assert_bit_equal(sweep, tmp_path)
 
 
+@pytest.mark.long
 def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_results(tmp_path: Path) -> None:
     sweep = load_sweep(ROOT / "tune_configs" / "examples" / "search.yaml", scale="smoke")
     events, _ = run(sweep, tmp_path)
@@ -160,19 +161,13 @@ def test_a_scheduler_ends_poor_trials_early_and_a_search_goes_on_from_its_result
     assert len(trials(more, "trial_start")) == 2 and not set(trials(more, "trial_start")) & {*finished, *stopped}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "examples/grid.yaml",
-        pytest.param("examples/mnist.yaml", marks=pytest.mark.long),
-        *(pytest.param(f"examples/{x}.yaml", marks=pytest.mark.long) for x in ("base", "torch")),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["grid", "mnist", "base", "torch"])
 def test_the_example_files_run_at_smoke_scale(name: str, tmp_path: Path) -> None:
-    sweep = load_sweep(ROOT / "tune_configs" / name, scale="smoke")
+    sweep = load_sweep(ROOT / "tune_configs" / "examples" / f"{name}.yaml", scale="smoke")
     outcome = run_sweep(sweep, tmp_path)
     assert (outcome.runs_done, outcome.failed) == (sweep.runs, 0)
-    if sweep.engine == "torch" or "mnist" in name:
+    if sweep.engine == "torch" or name == "mnist":
         assert_bit_equal(sweep, tmp_path)
 
 
