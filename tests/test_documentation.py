@@ -94,7 +94,7 @@ SHORTER = {"residual_images": ["--tasks", "2", "--seeds", "1", "--processes", "1
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(script, id=script.stem, marks=[pytest.mark.long] * (script.stem in SHORTER))
+        pytest.param(script, id=script.stem, marks=pytest.mark.long)
         for script in sorted((ROOT / "examples").glob("*.py"))
     ],
 )
@@ -104,6 +104,7 @@ def test_example_scripts(script, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_on_networks_runs(tmp_path):
     (block,) = python_blocks("docs/networks.md")
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
@@ -118,6 +119,7 @@ print(run_online(config, seeds=[0], engine="torch").error.shape)
 """
 
 
+@pytest.mark.long
 def test_the_method_in_the_page_on_architecture_runs(tmp_path):
     (block,) = python_blocks("docs/architecture.md")
     (tmp_path / "shrink.py").write_text(block)

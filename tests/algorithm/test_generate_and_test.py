@@ -100,7 +100,7 @@ def compare(*, sizes, optimizer, batch, utility, preset, steps, activation="tanh
 @pytest.mark.parametrize("utility", UTILITIES)
 @pytest.mark.parametrize("batch", [1, 32])
 @pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 3])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.long), "adam"])
 def test_equals_the_oracle(optimizer, depth, batch, utility, preset):
     log, expected = compare(
         sizes=[4, *[4] * depth, 1], optimizer=optimizer, batch=batch, utility=utility, preset=preset, steps=250, rate=0.04
@@ -242,7 +242,7 @@ def test_the_bias_transfer_keeps_the_mean_output(preset):
 
 @pytest.mark.parametrize("make", [Adam, torch.optim.Adam, torch.optim.SGD])
 @pytest.mark.parametrize("replacement", ["accumulate", "bernoulli"])
-@pytest.mark.parametrize("utility", ["overall", "random"])
+@pytest.mark.parametrize("utility", [pytest.param("overall", marks=pytest.mark.long), "random"])
 def test_saved_and_loaded_midway_equals_the_unbroken_run(tmp_path, make, replacement, utility):
     def fresh():
         model = tiny()

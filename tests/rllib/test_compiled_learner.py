@@ -123,7 +123,7 @@ def test_every_utility_and_preset_replaces_the_same_units(utility: str, preset: 
         {"clip_param": 1e6},
     ],
 )
-@pytest.mark.parametrize("gnt", [{}, OFTEN | {"replacement": "bernoulli"}])
+@pytest.mark.parametrize("gnt", [pytest.param({}, marks=pytest.mark.long), OFTEN | {"replacement": "bernoulli"}])
 def test_clipping_entropy_and_weight_decay_are_those_of_the_loss(training: dict[str, float], gnt: dict[str, Any]) -> None:
     assert_learn_alike(*both(training, **gnt))
 

@@ -171,10 +171,10 @@ def test_a_search_that_died_is_not_complete_and_its_failures_show(search: Sweep,
     log.stop(blocks[2], Stop(1000, 0.5))
     heartbeat.beat("failed", force=True)
     row = rows(store)[name]
-    assert (row.state, row.done, row.failed) == ("failed", 4, 1)
+    assert (row.state, row.done, row.stopped, row.failed) == ("failed", 2, 2, 1)
     store.write(blocks[1], run_online(blocks[1].config, search.seeds), {})
     row = rows(store)[name]
-    assert (row.state, row.done, row.runs, row.failed) == ("complete", 6, 6, 0)
+    assert (row.state, row.done, row.stopped, row.runs, row.failed) == ("complete", 4, 2, 6, 0)
 
 
 def test_a_search_with_other_settings_is_another_but_more_samples_are_not(search: Sweep, tmp_path: Path) -> None:
