@@ -93,10 +93,7 @@ SHORTER = {"residual_images": ["--tasks", "2", "--seeds", "1", "--processes", "1
 
 @pytest.mark.parametrize(
     "script",
-    [
-        pytest.param(script, id=script.stem, marks=pytest.mark.long)
-        for script in sorted((ROOT / "examples").glob("*.py"))
-    ],
+    [pytest.param(script, id=script.stem, marks=pytest.mark.long) for script in sorted((ROOT / "examples").glob("*.py"))],
 )
 def test_example_scripts(script, tmp_path):
     command = [sys.executable, str(script), *SHORTER.get(script.stem, [])]

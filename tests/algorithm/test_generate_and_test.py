@@ -185,6 +185,7 @@ def test_no_immature_unit_is_replaced():
     assert min(ages) == 31
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replacement", ["accumulate", "bernoulli"])
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 def test_the_long_run_count_is_rate_times_units(preset, replacement):
@@ -287,6 +288,7 @@ def test_a_loaded_state_brings_its_initial_distribution_along():
         GenerateAndTest(other, freeze(other), 0.01, maturity_threshold=20, init="xavier").load_state_dict(first[2].state_dict())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 def test_large_matrices_read_in_pieces_equal_the_oracle(monkeypatch, preset):
     monkeypatch.setattr(magnitudes, "CHUNK", 8)  # several pieces, and lost inputs are subtracted instead of read again

@@ -107,7 +107,7 @@ def test_every_activation_learns_as_with_autograd(activation: str) -> None:
     assert_learn_alike(*both(None, {"fcnet_activation": activation}, **OFTEN))
 
 
-@pytest.mark.parametrize("preset", ["paper", "nature2024"])
+@pytest.mark.parametrize("preset", ["paper", pytest.param("nature2024", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "utility", ["overall", *(pytest.param(name, marks=pytest.mark.long) for name in UTILITIES if name != "overall")]
 )
@@ -128,6 +128,7 @@ def test_clipping_entropy_and_weight_decay_are_those_of_the_loss(training: dict[
     assert_learn_alike(*both(training, **gnt))
 
 
+@pytest.mark.long
 def test_a_clamped_log_standard_deviation_does_not_learn() -> None:
     compiled, autograd = both(None, {"log_std_clip_param": 0.02})
     assert_learn_alike(compiled, autograd)
@@ -200,6 +201,7 @@ def test_what_is_not_compiled_learns_with_autograd_and_says_why(
     assert reason in line
 
 
+@pytest.mark.long
 def test_frozen_parameters_and_other_optimizers_are_left_to_autograd() -> None:
     class WithSGD(ContinualPPOTorchLearner):
         def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
@@ -225,6 +227,7 @@ def test_the_compiled_way_is_told_once(caplog: pytest.LogCaptureFixture) -> None
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("as_numpy", [False, True])
 def test_a_batch_in_bulk_is_that_of_the_connectors(as_numpy: bool) -> None:
     compiled, autograd = both()
@@ -244,6 +247,7 @@ def test_a_batch_in_bulk_is_that_of_the_connectors(as_numpy: bool) -> None:
             assert_same(ours[name], theirs[name])
 
 
+@pytest.mark.long
 def test_a_users_connector_is_asked() -> None:
     from ray.rllib.connectors.connector_v2 import ConnectorV2
 

@@ -253,6 +253,7 @@ class Watching(RLlibCallback):
         Watching.seen.append(("before", env_index, len(prev_episode_chunks), float(sum(map(len, prev_episode_chunks)))))
 
 
+@pytest.mark.long
 def test_callbacks_about_episodes_see_the_same_in_both_loops() -> None:
     notes = []
     for kind in (RecordingRunner, SlowRunner):
@@ -344,6 +345,7 @@ def test_friction_follows_the_global_step_in_the_fast_loop() -> None:
         it.stop()
 
 
+@pytest.mark.long
 def test_the_real_ant_is_sampled_alike_by_both_loops_and_truncated_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     for slow in (False, True):

@@ -100,6 +100,7 @@ def test_two_nodes_give_the_numbers_of_one(address: tuple[str, str], tmp_path: P
     assert {run["node"] for run in runs} == set(nodes)
 
 
+@pytest.mark.long
 def test_a_job_runs_shows_its_log_and_goes_on_when_submitted_again(
     address: tuple[str, str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
         program.end()
 
 
+@pytest.mark.long
 def test_a_sweep_survives_the_death_of_the_driver(victim: Victim) -> None:
     victim.file.write_text(re.sub(r"\[1e-5.*\]", "[1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4]", SWEEP))
     program = victim.start()
