@@ -26,11 +26,12 @@ ORDER = ("ray", *GROUPS, "")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts tests into their groups, before xdist reads them, and in order."""
 
-    def place(item: pytest.Item) -> tuple[int, bool]:
+    def place(item: pytest.Item) -> tuple[int, int]:
         marker = item.get_closest_marker("xdist_group")
         name = marker.args[0] if marker else ""
         # Tests of Ray that need PPO's kernels come last: by then another process has compiled them.
-        return ORDER.index(name) if name in ORDER else len(ORDER), name == "ray" and "/rllib/" in item.nodeid
+        later = 0 if name != "ray" else 2 if "/rllib/" in item.nodeid else "/methods/" in item.nodeid
+        return ORDER.index(name) if name in ORDER else len(ORDER), int(later)
 
     for item in items:
         for name, pattern in GROUPS.items():

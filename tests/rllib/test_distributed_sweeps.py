@@ -25,7 +25,7 @@ from cbp_ray.sweeps.cluster import most_trials
 from cbp_ray.sweeps.plan import find_missing, make_plan
 from cbp_ray.sweeps.progress import Event
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(500)]
 FILE = """
 sweep: distributed
 engine: rllib

@@ -25,7 +25,7 @@ from rllib_ext.ant.episode_returns import finished_episodes
 from rllib_ext.config import WITHOUT_UPDATE
 from rllib_ext.learners.mixin import RESULTS
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(500)]
 
 OFTEN = {"replacement_rate": 0.02, "maturity_threshold": 5}
 

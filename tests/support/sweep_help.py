@@ -74,14 +74,14 @@ class Program:
         self.events.append(event)
         return event
 
-    def wait_for(self, kind: str, count: int = 1, timeout: float = 120) -> None:
+    def wait_for(self, kind: str, count: int = 1, timeout: float = 280) -> None:
         """Until so many events of a kind have come since the start."""
         deadline = time.monotonic() + timeout
         while sum(event["event"] == kind for event in self.events) < count:
             if self._next(deadline) is None:
                 raise AssertionError(f"ended before {count} x {kind}: {self.errors()}")
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = 280) -> int:
         """Until the end. Returns the exit code."""
         deadline = time.monotonic() + timeout
         while self._next(deadline) is not None:

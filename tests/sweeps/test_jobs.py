@@ -21,7 +21,7 @@ from sweep_help import SMALL, assert_bit_equal, snapshot
 from cbp_ray.cli import main
 from cbp_ray.sweeps import cluster, load_sweep, run_sweep
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(500)]
 ROOT = Path(__file__).parents[2]
 
 

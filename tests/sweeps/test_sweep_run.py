@@ -179,6 +179,7 @@ groups: {cbp: {algorithm: {name: cbp, replacement_rate: [1e-5, 1e-4]}}}
 """
 
 
+@pytest.mark.long
 def test_a_time_limit_ends_a_sweep_as_ctrl_c_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "long.yaml"
     file.write_text(LONG)
