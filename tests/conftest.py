@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name, pattern in GROUPS.items():
             if item.get_closest_marker("xdist_group") is None and re.search(pattern, item.nodeid):
                 item.add_marker(pytest.mark.xdist_group(name))
+        if place(item)[0] == ORDER.index("ray"):
+            item.add_marker(pytest.mark.ray)
     items.sort(key=place)
 
 

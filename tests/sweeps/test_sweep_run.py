@@ -53,7 +53,9 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
     assert (outcome.trials_done, outcome.runs_done, outcome.failed) == (3, 18, 0)
     assert_bit_equal(sweep, tmp_path)
     folder = tmp_path / "small"
-    assert {p.name for p in folder.iterdir()} == {"curves", "runs", "progress", "sweeps", "sweep.yaml", "tensorboard"}
+    # A slow machine leaves checkpoints behind.
+    found = {p.name for p in folder.iterdir()} - {"checkpoints"}
+    assert found == {"curves", "runs", "progress", "sweeps", "sweep.yaml", "tensorboard"}
     assert load_sweep(folder / "sweep.yaml").configurations == sweep.configurations
     # What results do not have came with the reports.
     names = ("bp", "cbp,replacement_rate=0.001", "cbp,replacement_rate=0.01")
