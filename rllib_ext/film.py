@@ -27,6 +27,22 @@ FRAME_STEPS = 4
 Policy = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
+class TrainedPolicy:
+    """The most probable actions of a trained run, for one observation. It keeps the run's engine, and RLlib, alive."""
+
+    def __init__(self, engine: RllibEngine) -> None:
+        self.engine = engine
+        algorithm: Any = engine.runs[0].build()
+        self.module = algorithm.env_runner_group.local_env_runner.module
+
+    def __call__(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            outputs = self.module.forward_inference({Columns.OBS: torch.from_numpy(observation[None])})
+        means: NDArray[np.float32] = outputs[Columns.ACTION_DIST_INPUTS][0, :JOINTS].numpy()
+        # RLlib's actions are in [-1, 1], as the ant's.
+        return np.clip(means, -1, 1)
+
+
 class Scene(NamedTuple):
     """The ant on one friction."""
 
@@ -52,7 +68,7 @@ def policy_config(steps: int) -> OnlineConfig:
     )
 
 
-def train_policy(steps: int, seed: int, folder: Path, progress: Callable[[int, float], None]) -> Policy:
+def train_policy(steps: int, seed: int, folder: Path, progress: Callable[[int, float], None]) -> TrainedPolicy:
     """Trains, or goes on with what is in `folder`.
 
     Args:
@@ -60,9 +76,6 @@ def train_policy(steps: int, seed: int, folder: Path, progress: Callable[[int, f
       seed: seed of the run.
       folder: where checkpoints are kept.
       progress: called at the beginning and after each bin with the steps so far and the mean return of the bin's episodes.
-
-    Returns:
-      The most probable actions of the trained policy, for one observation.
     """
     config = policy_config(steps)
     engine = RllibEngine(config, (seed,))
@@ -82,18 +95,7 @@ def train_policy(steps: int, seed: int, folder: Path, progress: Callable[[int, f
             last.unlink(missing_ok=True)
         last = path
         progress(engine.steps, float(returns[0]))
-    algorithm: Any = engine.runs[0].build()
-    module = algorithm.env_runner_group.local_env_runner.module
-
-    def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        with torch.no_grad():
-            outputs = module.forward_inference({Columns.OBS: torch.from_numpy(observation[None])})
-        means: NDArray[np.float32] = outputs[Columns.ACTION_DIST_INPUTS][0, :JOINTS].numpy()
-        # RLlib's actions are in [-1, 1], as the ant's.
-        return np.clip(means, -1, 1)
-
-    act.engine = engine  # type: ignore[attr-defined]  # which would stop RLlib when nobody has it
-    return act
+    return TrainedPolicy(engine)
 
 
 def film_scene(policy: Policy, friction: float, seconds: float, seed: int = 0) -> Scene:

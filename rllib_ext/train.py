@@ -115,7 +115,7 @@ def _check_environment(name: str, algorithm: str) -> None:
     import gymnasium
 
     try:
-        environment = gymnasium.make(name)
+        environment: Any = gymnasium.make(name)
     except (gymnasium.error.Error, ImportError) as error:
         raise InputError(f"--env: must be the name of an environment, got {name!r} ({' '.join(str(error).split())})") from None
     kind = type(environment.action_space).__name__

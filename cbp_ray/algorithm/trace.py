@@ -220,15 +220,12 @@ class Trace(Layouts):
         fits = rest == 0 if not spread else len(spread) == 1 and rest > 0 and rest % each == 0
         if not fits:
             count = len(value.labels)
-            message = (
-                message
-                or "takes {size} inputs, which don't divide into the {count} units of {names}; make them fit, " + EXPLICIT
+            unlike = (
+                f"takes {{size}} inputs, which don't divide into the {{count}} units of {{names}}; make them fit, {EXPLICIT}"
             )
-            text = message.format(size=size, count=count, names=self._names(value))
+            text = (message or unlike).format(size=size, count=count, names=self._names(value))
             if len(spread) > 1:
-                text = (
-                    f"joins features of {self._names(value)} with others, and the sizes of both are not known; {EXPLICIT[3:]}"
-                )
+                text = f"joins features of {self._names(value)} with others of unknown size; make sizes known, {EXPLICIT}"
             self._mix(value, f"{name!r} {text}", reached=True)
             return None
         return tuple(label for piece in value.pieces for label in spread_out(piece, rest))

@@ -39,8 +39,7 @@ def film(steps: int, seed: int, frictions: tuple[float, ...], seconds: float, ou
     """Film the ant with a trained policy on several frictions.
 
     Trains Continual PPO on the paper's first friction, 1.5, and films the policy side by side. A training that was
-    interrupted goes on, also to more steps; with a policy that is there already, a film takes seconds. 1M steps take
-    about ten minutes on one core.
+    interrupted goes on, also to more steps; with a policy that is there already, a film takes seconds.
 
     \b
     Examples:
@@ -49,6 +48,8 @@ def film(steps: int, seed: int, frictions: tuple[float, ...], seconds: float, ou
     """
     if out.suffix.lower() != ".gif":
         raise InputError(f"--out: must end in .gif, got {str(out)!r}; use {out.with_suffix('.gif')}")
+    if "://" in storage:
+        raise InputError(f"--storage: must be a folder of this machine, got {storage!r}; use results, say")
     folder = Path(check_storage(storage)) / "film"
 
     from rllib_ext.film import draw_film, film_scene, policy_config, train_policy

@@ -140,7 +140,8 @@ def policy_gradient(
         by_log_std[0, j] -= np.float32(loss.entropy_coefficient)
         if log_std[0, j] < -limit or log_std[0, j] > limit:
             by_log_std[0, j] = 0
-    return constant + 0.5 * means.shape[1]
+    entropy: float = constant + 0.5 * means.shape[1]
+    return entropy
 
 
 @compiled

@@ -182,6 +182,9 @@ def slots(resources: Resources, helpers: int = 0) -> int:
 
 def most_trials(free: list[dict[str, float]], bundles: list[dict[str, float]]) -> int:
     """How many times all of some bundles of resources fit on nodes with these; a bundle is on one node."""
+    if len(bundles) == 1:
+        (wanted,) = bundles
+        return sum(int(min(node.get(name, 0.0) / amount for name, amount in wanted.items()) + 1e-9) for node in free)
     count = 0
     while True:
         for bundle in bundles:

@@ -176,7 +176,9 @@ def _fit(
             failure_config=tune.FailureConfig(max_failures=retries),
             callbacks=[callback, *loggers],
         )
-        resources: Any = partial(bundles, _request(plan.sweep.resources))
+        request: Any = _request(plan.sweep.resources)
+        # Asked for each trial, of which there may be many thousands.
+        resources = partial(bundles, request) if plan.sweep.helpers else tune.PlacementGroupFactory([request])
         trainable = tune.with_resources(RunBlock, resources)
         tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()
         callback.finish()

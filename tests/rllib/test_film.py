@@ -50,6 +50,7 @@ def test_a_scene_follows_the_ant_until_it_falls() -> None:
         (["--frictions", "ice"], "--frictions"),
         (["--out", "ant.mp4"], "--out"),
         (["--steps", "0"], "--steps"),
+        (["--storage", "s3://bucket/results"], "--storage"),
         (["--seconds", "1000"], "--seconds"),
     ],
 )
