@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.kernels.activations import activate
-from cbp_ray.kernels.compilation import compile_cached
+from cbp_ray.kernels.compilation import INNER, compile_cached
 from cbp_ray.kernels.vectors import VECTOR, load_at, store_at
 
 Matrix = NDArray[np.float32]
@@ -20,6 +20,7 @@ Matrices = tuple[Matrix, ...]
 
 # A division that may raise an exception can't be vectorised.
 compiled = partial(compile_cached, error_model="numpy", nogil=True)
+part = partial(compiled, **INNER)
 
 
 class Workspace(NamedTuple):
@@ -53,7 +54,15 @@ def workspace(sizes: list[int], examples: int, extra: int) -> Workspace:
     )
 
 
-@compiled
+@part
+def copy_rows(rows: Matrix, target: Matrix) -> None:
+    """Writes rows into the first rows of `target`; Numba takes seconds to compile such an assignment between slices."""
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            target[i, j] = rows[i, j]
+
+
+@part
 def add_bias(x: Matrix, bias: Matrix) -> None:
     """Adds a bias to every row."""
     for i in range(x.shape[0]):
@@ -61,7 +70,7 @@ def add_bias(x: Matrix, bias: Matrix) -> None:
             x[i, j] += bias[0, j]
 
 
-@compiled
+@part
 def activate_rows(x: Matrix, bias: Matrix, slopes: Matrix, tail: NDArray[np.float32], activation: int) -> None:
     """Turns x [examples, units] into the outputs of units with these biases, and writes the derivatives into `slopes`."""
     units = x.shape[1]
@@ -84,7 +93,7 @@ def activate_rows(x: Matrix, bias: Matrix, slopes: Matrix, tail: NDArray[np.floa
                 x[i, whole + j], slopes[i, whole + j] = tail[j], tail[2 * VECTOR + j]
 
 
-@compiled
+@part
 def sum_rows(deltas: Matrix, sums: Matrix) -> None:
     """Writes the sum over examples into `sums`, [1, units]."""
     sums[:] = 0
@@ -93,7 +102,7 @@ def sum_rows(deltas: Matrix, sums: Matrix) -> None:
             sums[0, j] += deltas[i, j]
 
 
-@compiled
+@part
 def multiply_and_sum(deltas: Matrix, slopes: Matrix, sums: Matrix) -> None:
     """Multiplies `deltas` by `slopes`, number by number, and writes the sum over examples into `sums`, [1, units]."""
     sums[:] = 0
@@ -103,7 +112,7 @@ def multiply_and_sum(deltas: Matrix, slopes: Matrix, sums: Matrix) -> None:
             sums[0, j] += deltas[i, j]
 
 
-@compiled
+@part
 def forward_level(level: int, params: Any, space: Workspace, activation: int) -> None:
     """The outputs of a level from those of the one below; the last level is linear."""
     x = space.levels[level]
@@ -115,7 +124,7 @@ def forward_level(level: int, params: Any, space: Workspace, activation: int) ->
         add_bias(x, bias)
 
 
-@compiled
+@part
 def backward(params: Any, space: Workspace) -> None:
     """Gradients of all layers from the last of `deltas`."""
     last = len(space.levels) - 1
@@ -134,7 +143,7 @@ def outputs_of(inputs: Matrix, params: Any, space: Workspace, activation: int, o
     size = space.levels[0].shape[0]
     for start in range(0, inputs.shape[0], size):
         rows = min(size, inputs.shape[0] - start)
-        space.levels[0][:rows] = inputs[start : start + rows]
+        copy_rows(inputs[start : start + rows], space.levels[0])
         for level in range(1, len(space.levels)):
             forward_level(level, params, space, activation)
-        outputs[start : start + rows] = space.levels[-1][:rows]
+        copy_rows(space.levels[-1][:rows], outputs[start : start + rows])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.compiled.adam import adam_step, corrections
-from cbp_ray.compiled.mlp import Matrix, Workspace, backward, compiled, forward_level
+from cbp_ray.compiled.mlp import Matrix, Workspace, backward, compiled, forward_level, part
 from cbp_ray.compiled.units import Watching, follow_utilities, observe
 
 Vector = NDArray[np.float32]
@@ -90,7 +90,7 @@ def discounted_sums(terms: NDArray[np.float64], decay: NDArray[np.float64]) -> N
 
 # The arrays that a function needs, and not the tuples that they are parts of: LLVM takes seconds for each function that is
 # handed hundreds of them.
-@compiled
+@part
 def policy_gradient(
     index: Any,
     actions: Matrix,
@@ -144,7 +144,7 @@ def policy_gradient(
     return entropy
 
 
-@compiled
+@part
 def value_gradient(index: Any, targets: Vector, values: Matrix, deltas: Matrix, per_example: Vector, loss: Loss) -> None:
     """Writes the gradient of c (V(s) - target)² by the values, where the square is not clipped, and the values themselves."""
     scale = np.float32(2 * loss.value_coefficient / len(index))
@@ -155,7 +155,7 @@ def value_gradient(index: Any, targets: Vector, values: Matrix, deltas: Matrix, 
 
 
 # The sum may be taken in any order, or it can't be vectorised.
-@partial(compiled, fastmath={"reassoc"})
+@partial(part, fastmath={"reassoc"})
 def is_finite(gradient: Matrix) -> bool:
     """Whether all numbers are finite: then zero times their sum is zero."""
     total = np.float32(0)
@@ -165,7 +165,7 @@ def is_finite(gradient: Matrix) -> bool:
     return bool(total == np.float32(0))
 
 
-@compiled
+@part
 def make_finite(gradient: Matrix) -> None:
     """What is not a number becomes zero, what is infinite the largest number."""
     most = np.float32(np.finfo(np.float32).max)
@@ -188,7 +188,8 @@ def learn(
     for number in range(first, last):
         index = rows.order[number * size : (number + 1) * size]
         for i in range(size):
-            levels[0][i] = rows.observations[index[i]]
+            for j in range(levels[0].shape[1]):
+                levels[0][i, j] = rows.observations[index[i], j]
         for level in range(1, len(levels)):
             forward_level(level, network.params, network.space, loss.activation)
             if watching.active and level < len(levels) - 1:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cbp_ray.compiled.mlp import Matrix, compiled
+from cbp_ray.compiled.mlp import Matrix, part
 from cbp_ray.compiled.statistics import averages, magnitudes
 from cbp_ray.kernels.choices import Utility
 
@@ -62,14 +62,14 @@ class Watching(NamedTuple):
     magnitude_out: bool
 
 
-@compiled
+@part
 def running_average(average: Vector, value: Vector, rest: np.float32) -> None:
     """η average + (1 - η) value, in place: equations 2 and 6 of the paper; `rest` is 1 - η."""
     for i in range(len(average)):
         average[i] += rest * (value[i] - average[i])
 
 
-@compiled
+@part
 def observe(h: Matrix, units: Units, watching: Watching) -> None:
     """Brings 1 - ηᵃ and f up to this step, and averages h [examples, units] and |h - f̂|."""
     rest = watching.rest
@@ -91,7 +91,7 @@ def observe(h: Matrix, units: Units, watching: Watching) -> None:
         running_average(units.average_activation, units.mean, rest)
 
 
-@compiled
+@part
 def measure_magnitudes(params: Any, units: Any, watching: Watching) -> None:
     """Reads all weights, and writes Σ|w| (or its mean) into and out of every unit."""
     for layer in range(len(units) + 1):
@@ -110,7 +110,7 @@ def measure_magnitudes(params: Any, units: Any, watching: Watching) -> None:
                 columns[i] /= np.float32(weights.shape[0])
 
 
-@compiled
+@part
 def follow_utilities(params: Any, units: Any, watching: Watching) -> None:
     """Brings the average utilities up to this step, with the weights as they are now; see `cbp_ray.algorithm.utility`."""
     if watching.utility == Utility.RANDOM:

@@ -162,9 +162,11 @@ def _look(
     _copy(positions.ctypes.data, pointers[5], 8 * len(positions))
     _copy(speeds.ctypes.data, pointers[6], 8 * len(speeds))
     _copy(links.ctypes.data, pointers[10], 8 * links.size)
-    sight[TORSO] = positions[:3]
-    sight[QUATERNION] = positions[3:7]
-    sight[VELOCITY] = speeds[:3]
+    # Number by number: Numba takes seconds to compile an assignment between slices.
+    for axis in range(3):
+        sight[TORSO.start + axis], sight[VELOCITY.start + axis] = positions[axis], speeds[axis]
+    for k in range(4):
+        sight[QUATERNION.start + k] = positions[3 + k]
     for joint in range(JOINTS):
         sight[ANGLES.start + 2 * joint] = positions[FIRST_JOINT_Q + joint]
         sight[ANGLES.start + 2 * joint + 1] = speeds[FIRST_JOINT_U + joint]
