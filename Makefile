@@ -5,7 +5,7 @@ VENV   ?= .venv
 STAMP  := $(VENV)/.installed
 
 DEMO   = $(VENV)/bin/python -m cbp_ray reproduce fig6
-PYTEST = $(VENV)/bin/python -m pytest --dist loadgroup --no-loadscope-reorder
+PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 PIP    = $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -19,13 +19,11 @@ demo: $(STAMP) ## set up if needed, then figure 6 of the paper at full scale
 	@$(DEMO)
 
 test: $(STAMP) ## set up if needed, then run the tests and the checks
-	@$(PYTEST) -n 2 -m "not long and not slow and not ray"
-	@$(PYTEST) -n 1 -m "not long and not slow and ray"
+	@$(PYTEST) -m "not long and not slow"
 	@$(MAKE) --no-print-directory check
 
 test-all: $(STAMP) ## the same with the few tests that take most of a minute each
-	@$(PYTEST) -n 2 -m "not ray"
-	@$(PYTEST) -n 1 -m "ray"
+	@$(PYTEST)
 	@$(MAKE) --no-print-directory check
 
 check: $(STAMP) ## ruff (rules and format) and mypy (strict)

@@ -18,27 +18,24 @@ GROUPS = {
     "lane": r"tests/kernels/test_lane|numbers_stay\[lane|experiments/test_run_online",
 }
 """Tests that need the same kernels: in one process, because in two, each would compile them, most of a minute long."""
-ORDER = ("ray", *GROUPS, "")
-"""Groups, the longest first, so that no process works through one while the others have nothing left to do."""
+ORDER = (*GROUPS, "ray")
+"""Groups, in the order in which processes that are free take them: those that compile first, since beside two of them Ray is
+too slow to start; tests without a group, which any process can take, come last."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts tests into their groups, before xdist reads them, and in order."""
 
-    def place(item: pytest.Item) -> tuple[int, int]:
+    def place(item: pytest.Item) -> int:
         marker = item.get_closest_marker("xdist_group")
         name = marker.args[0] if marker else ""
-        # Tests of Ray that need PPO's kernels come last: by then another process has compiled them.
-        later = 0 if name != "ray" else 2 if "/rllib/" in item.nodeid else "/methods/" in item.nodeid
-        return ORDER.index(name) if name in ORDER else len(ORDER), int(later)
+        return ORDER.index(name) if name in ORDER else len(ORDER)
 
     for item in items:
         for name, pattern in GROUPS.items():
             if item.get_closest_marker("xdist_group") is None and re.search(pattern, item.nodeid):
                 item.add_marker(pytest.mark.xdist_group(name))
-        if place(item)[0] == ORDER.index("ray"):
-            item.add_marker(pytest.mark.ray)
     items.sort(key=place)
 
 
