@@ -135,17 +135,17 @@ class CompiledUpdate:
         done, replaced = 0, 0
         due: list[int] = []
         report: StepReport | None = None
-        while done < batches.total:
-            until = batches.total
-            if gnt is not None:
-                count, due = gnt.count_steps(batches.total - done)
-                until = done + count
-            with self._blas.limit(limits=1, user_api="blas"):
+        with self._blas.limit(limits=1, user_api="blas"):
+            while done < batches.total:
+                until = batches.total
+                if gnt is not None:
+                    count, due = gnt.count_steps(batches.total - done)
+                    until = done + count
                 self._learn(both, gnt, rows, done, until)
-            done = until
-            if gnt is not None:
-                report = gnt.replace_due(due)
-                replaced += sum(map(len, report.replaced.values()))
+                done = until
+                if gnt is not None:
+                    report = gnt.replace_due(due)
+                    replaced += sum(map(len, report.replaced.values()))
         policy, value = (part.network for part in both)
         last = order[(batches.total - 1) * batches.size : batches.total * batches.size]
         return Outcome(
