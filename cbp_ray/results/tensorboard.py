@@ -4,7 +4,7 @@ A run is a folder, and its newest file has all of it. The file's number says whi
 configuration it shows, and of which seeds, or that it grows with runs that have not ended. While they run, points are appended.
 Whatever changes points that TensorBoard may have read (more seeds, another process that goes on, the end) is a file with a
 higher number that begins by saying that earlier points no longer count: TensorBoard, which forgets nothing by itself, then
-replaces them. The file before it is left for a while, because TensorBoard may still read it and would wait for it forever.
+replaces them. The files before it are left for a minute, because TensorBoard may still read one and would wait for it forever.
 """
 
 import contextlib
@@ -36,6 +36,8 @@ OLD_HEAD = re.compile(re.escape(PREFIX) + "head-[0-9a-f]{16}")
 """Names that earlier versions gave their files."""
 READ_SECONDS = 60.0
 """After this time TensorBoard has gone on to a newer file."""
+MOST_FILES = 4
+"""Files of a run that are left when a sweep goes on, so that they don't become more with every start."""
 LARGEST_GROWTH = 4
 """A file that has become this many times as long as when it was new gives way to a new one."""
 
@@ -104,9 +106,10 @@ class Boards:
             elif OLD_HEAD.fullmatch(name) is not None:
                 self._add(path, 0)
         for files in list(self._files.values()):
-            newest = max(files, key=lambda path: files[path])
-            for path in files.keys() - {newest}:
+            for path in sorted(files, key=lambda path: files[path])[:-MOST_FILES]:
                 self._remove(files, path)
+        # As far as is known: the process that wrote them may have been killed a moment ago.
+        self._superseded = {path: time.monotonic() for files in self._files.values() for path in files}
 
     def has(self, key: str, seeds: Iterable[int]) -> bool:
         """Whether there is a run of the configuration with this key that sums up exactly these seeds."""
@@ -138,13 +141,13 @@ class Boards:
         content = board_events.encode(events)
         path = f"{place}/{PREFIX}{number:06}-{run.key}-{LIVE if seeds is None else _kind(seeds)}"
         (self._folder / place).write(path.rpartition("/")[2], content)
-        files = self._files[run.key]
-        before = self._newest(run.key)
+        files, now = self._files[run.key], time.monotonic()
+        if (before := self._newest(run.key)) is not None:
+            self._superseded[before] = now
         for old in list(files):
-            if old != before or files[old] == 0 or old.rpartition("/")[0] != place:
+            read = now - self._superseded.setdefault(old, now) >= READ_SECONDS
+            if read or files[old] == 0 or old.rpartition("/")[0] != place:
                 self._remove(files, old)
-            else:
-                self._superseded[old] = time.monotonic()
         self._add(path, number, run.key)
         self._open[run.key] = _Open(path, len(content), len(content))
 
@@ -174,8 +177,8 @@ class Boards:
 
     def close(self) -> None:
         """Removes the files that TensorBoard has finished with; the rest goes when the sweep is opened again."""
-        for files in self._files.values():
-            for path in list(files):
+        for key, files in self._files.items():
+            for path in files.keys() - {self._newest(key)}:
                 if time.monotonic() - self._superseded.get(path, time.monotonic()) >= READ_SECONDS:
                     self._remove(files, path)
 

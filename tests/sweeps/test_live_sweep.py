@@ -65,7 +65,10 @@ def test_tensorboard_grows_during_trials_and_across_the_death_of_the_driver(tmp_
         first.end()
         before = board.steps("performance/error")
         second = Program(*arguments)
-        assert second.wait(300) == 0, second.errors()
+        while second.process.poll() is None:
+            board.steps("performance/error")
+            time.sleep(5)  # as often as TensorBoard looks
+        assert second.wait() == 0, second.errors()
     finally:
         for program in filter(None, (first, second)):
             program.end()
