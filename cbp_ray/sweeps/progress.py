@@ -51,6 +51,8 @@ class Totals:
     """Fraction done of each trial that runs."""
     estimated_done: float = 0.0
     """The part of `estimated_seconds` of finished trials and of the done part of running ones."""
+    estimated_resumed: float = 0.0
+    """The part of `estimated_done` that trials had done before, and went on from."""
     stored_seconds: float = 0.0
     """Estimated time, on one core, of the runs that were there before."""
     resumed_trials: int = 0
@@ -78,7 +80,7 @@ class Totals:
             return None
         now = self.ended or time.time()
         took = PRIOR_SECONDS + (now - self.learning if self.learning is not None else 0.0)
-        expected = PRIOR_SECONDS + self.estimated_done / self.slots
+        expected = PRIOR_SECONDS + max(0.0, self.estimated_done - self.estimated_resumed) / self.slots
         return max(0.0, (self.estimated_seconds - self.estimated_done) / self.slots * took / expected)
 
     def as_dict(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class SweepCallback(Callback):
         self._progress, self._heartbeat, self._live, self._boards = progress, heartbeat, live, boards
         self._running: dict[str, tuple[Block, str]] = {}
         self._learning, self._warnings = False, 0
+        self._learned: set[str] = set()
         self._log = None if plan.sweep.tune is None else SearchLog(store, search_key(plan.sweep))
         self._drawn = set(self._log.drawn()) if self._log is not None else set()
         self._seconds = {trial.block.trial_id: trial.seconds for trial in plan.trials}
@@ -102,8 +103,13 @@ class SweepCallback(Callback):
         # A worker that begins again counts from zero again.
         totals.examples_done += examples - examples_before if examples >= examples_before else examples
         totals.engine_seconds += seconds - seconds_before if seconds >= seconds_before else seconds
+        fraction = result["examples"] / block.config.examples
+        if result["phase"] is None and name not in self._learned:
+            self._learned.add(name)
+            done_before = fraction - examples / (block.config.examples * len(block.seeds))
+            totals.estimated_resumed += self._seconds.get(name, 0.0) * max(0.0, done_before)
         self._reported[name] = examples, seconds
-        totals.running[name] = result["examples"] / block.config.examples
+        totals.running[name] = fraction
         if result["phase"] is None and not self._learning:
             self._learning, totals.doing = True, ""
             totals.learning = time.time() - STEP_SECONDS

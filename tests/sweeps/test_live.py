@@ -241,6 +241,13 @@ def test_a_sweep_says_what_it_finds_and_counts_it() -> None:
     assert standing(totals).startswith("6/10 runs, 0/3 trials, ") and "examples/s" in standing(totals)
 
 
+def test_the_time_left_counts_what_a_checkpoint_had_as_done_but_not_as_quick() -> None:
+    totals = Totals(trials=2, runs=2, stored_runs=0, slots=1, estimated_seconds=1000.0)
+    totals.learning, totals.ended = 5000.0, 5100.0
+    totals.estimated_done, totals.estimated_resumed = 500.0, 400.0
+    assert totals.remaining_seconds == pytest.approx(500.0)
+
+
 def test_a_log_is_not_silent_before_the_first_examples(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
