@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_grou
 
 TRAIN = """
 import time
+import torch
 begun = time.process_time()
 from cbp_ray import Adam, GenerateAndTest
 seconds = time.process_time() - begun
-import torch
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
 optimizer = Adam(model.parameters(), lr=1e-3)
 gnt = GenerateAndTest(model, optimizer, replacement_rate=1e-2, maturity_threshold=1)
@@ -71,7 +71,7 @@ def test_the_core_alone(wheel: Path, tmp_path: Path) -> None:
     call([programs / "python", "-c", TRAIN], tmp_path)  # the first import writes bytecode and fills the disk's cache
     shape, seconds = call([programs / "python", "-c", TRAIN], tmp_path).splitlines()[-2:]
     assert shape == "(2, 2)"
-    assert float(seconds) < 2
+    assert float(seconds) < 0.5  # besides torch, which takes most of the two seconds that importing may take
     said = call([programs / "cbp-ray", "figures"], tmp_path, code=2)
     assert len(said.splitlines()) == 1 and "cbp-ray[service]" in said
     said = call([programs / "python", "-c", "import rllib_ext"], tmp_path, code=1)
