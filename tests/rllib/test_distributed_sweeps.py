@@ -142,7 +142,7 @@ def test_two_nodes_give_the_numbers_of_one_also_when_a_runner_dies(tmp_path: Pat
 
 def _kill_a_runner(events: list[Event]) -> None:
     """Once the trial has begun to learn."""
-    while not any(event.totals.examples for event in events):
+    while not any(event.totals.examples_done for event in events):
         time.sleep(0.1)
     while not (found := [pid for pid, line in descendants(os.getpid()) if "SlipperyEnvRunner" in line]):
         time.sleep(0.01)
