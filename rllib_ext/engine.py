@@ -1,12 +1,15 @@
 """Engine `rllib` of our experiments: PPO, PPO+L2 and Continual PPO on Slippery Ant, bin by bin (figures 9 and 17b)."""
 
 import json
+import logging
+import os
 import weakref
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import LEARNER_RESULTS
@@ -128,6 +131,15 @@ def _place(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split(".") if part.isdigit())
 
 
+def _connect() -> None:
+    """Starts a small Ray for this process, unless it is connected or `RAY_ADDRESS` says where to connect.
+
+    RLlib would take whatever cluster happens to run on this machine, and that may end at any time.
+    """
+    if not ray.is_initialized() and "RAY_ADDRESS" not in os.environ:
+        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+
+
 def _stop(runs: Iterable["_Run"]) -> None:
     for run in runs:
         if run.algorithm is not None:
@@ -161,6 +173,7 @@ class _Run:
     def build(self) -> ContinualPPO:
         """The algorithm, made when it is first needed: it takes seconds."""
         if self.algorithm is None:
+            _connect()
             self.algorithm = self.settings.build_algo()
         return self.algorithm
 

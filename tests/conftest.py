@@ -11,6 +11,8 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 # Ray's workers are nice, and beside processes that compile they would get no time for minutes.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# RLlib connects to Ray by itself, and would take the cluster of the test beside it, which then ends.
+os.environ["RAY_ADDRESS"] = "local"
 
 GROUPS = {
     "ppo": r"tests/rllib/test_(compiled_learner|rllib_learner|fast_loop|film)|numbers_stay\[ant",

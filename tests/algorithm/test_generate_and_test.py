@@ -7,6 +7,7 @@ import math
 import naive
 import numpy as np
 import pytest
+from long_tests import first
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,9 +99,9 @@ def compare(*, sizes, optimizer, batch, utility, preset, steps, activation="tanh
 
 @pytest.mark.parametrize("preset", ["paper", "nature2024"])
 @pytest.mark.parametrize("utility", UTILITIES)
-@pytest.mark.parametrize("batch", [1, 32])
-@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 3])
-@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.long), "adam"])
+@pytest.mark.parametrize("batch", first(1, [32, 1]))
+@pytest.mark.parametrize("depth", first(1, [3, 1]))
+@pytest.mark.parametrize("optimizer", first(1, ["adam", "sgd"]))
 def test_equals_the_oracle(optimizer, depth, batch, utility, preset):
     log, expected = compare(
         sizes=[4, *[4] * depth, 1], optimizer=optimizer, batch=batch, utility=utility, preset=preset, steps=250, rate=0.04
@@ -124,8 +125,7 @@ def test_equals_the_oracle_for_every_activation(activation):
     assert log == expected and log
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("optimizer", "batch"), first(1, [("adam", 3), ("sgd", 1), ("sgd", 3), ("adam", 1)]))
 def test_equals_the_oracle_with_online_norm_and_bernoulli_replacement(optimizer, batch):
     log, expected = compare(
         sizes=[4, 5, 4, 1],

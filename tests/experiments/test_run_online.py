@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from long_tests import first
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import OnlineConfig, iterate_online, load_checkpoint, run_online, save_checkpoint
@@ -53,7 +54,7 @@ def test_progress_sees_every_bin(engine):
     ],
     ids=lambda a: a.get("preset", a["name"]),
 )
-@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.long)])
+@pytest.mark.parametrize("optimizer", first(1, ["sgd", "adam"]))
 def test_resumed_run_equals_unbroken_run_bit_for_bit(tmp_path, engine, algorithm, optimizer):
     config = CONFIG | {"algorithm": algorithm, "optimizer": {"name": optimizer, "step_size": 0.003}}
     seeds = [4, 2] if engine == "kernel" else [4]

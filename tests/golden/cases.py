@@ -118,15 +118,19 @@ def machine() -> dict[str, str]:
     return {"cpu": llvmlite.binding.get_host_cpu_name(), **{name: version(name) for name in libraries}}
 
 
+def key(case: Case) -> str:
+    """The key under which a sweep would store the case's runs."""
+    return config_key(OnlineConfig.make(case.config), case.engine)
+
+
 def record(case: Case) -> dict[str, Any]:
     """The config's key, hashes of curves and weights, and means of the curves for machines whose last bits differ."""
-    config = OnlineConfig.make(case.config)
     points, state = [], {}
-    for point in iterate_online(config, case.seeds, case.engine):
+    for point in iterate_online(OnlineConfig.make(case.config), case.seeds, case.engine):
         points.append(point.metrics)
         state = point.checkpoint() if point.index == point.bins - 1 else {}
     curves = {name: np.stack([metrics[name] for metrics in points], axis=1) for name in points[0]}
-    found: dict[str, Any] = {"key": config_key(config, case.engine)}
+    found: dict[str, Any] = {"key": key(case)}
     if case.exact:
         found["curves"] = digest(curves)
         found["weights"] = digest(dict(enumerate(sorted(weights_of(state), key=lambda a: a.tobytes()))))

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from long_tests import first
 from cbp_ray_benchmarks import mnist as benchmark
 from mnist_help import NaiveMnistRun, general_engine, make_config, small_images
 
@@ -64,14 +65,17 @@ def compare_with_oracle(config, seed=5, least_replaced=20):
 
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "activation"),
-    [
-        ("bp", "sgd", "relu"),
-        ("l2", "sgd", "relu"),
-        ("online_norm", "sgd", "tanh"),
-        ("cbp", "adam", "relu"),
-        (CBP | {"utility": "mean_corrected_contribution"}, "sgd", "relu"),
-        (CBP | {"preset": "nature2024"}, "sgd", "elu"),
-    ],
+    first(
+        3,
+        [
+            ("bp", "sgd", "relu"),
+            ("cbp", "adam", "relu"),
+            ("online_norm", "sgd", "tanh"),
+            ("l2", "sgd", "relu"),
+            (CBP | {"utility": "mean_corrected_contribution"}, "sgd", "relu"),
+            (CBP | {"preset": "nature2024"}, "sgd", "elu"),
+        ],
+    ),
 )
 def test_specialised_kernels_in_float32_stay_close_to_the_oracle(algorithm, optimizer, activation):
     """Those of the golden test, which are compiled for it; a replacement at a different step would show at 1e-2."""

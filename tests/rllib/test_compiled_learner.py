@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from long_tests import first
 import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
@@ -101,13 +102,13 @@ def flat(report: Any, path: str = "") -> dict[str, float]:
 
 @pytest.mark.parametrize(
     "activation",
-    ["tanh", "relu", *(pytest.param(name, marks=pytest.mark.long) for name in ("Sigmoid", "LeakyReLU", "elu", "swish"))],
+    first(2, ["tanh", "relu", "Sigmoid", "LeakyReLU", "elu", "swish"]),
 )
 def test_every_activation_learns_as_with_autograd(activation: str) -> None:
     assert_learn_alike(*both(None, {"fcnet_activation": activation}, **OFTEN))
 
 
-@pytest.mark.parametrize("preset", ["paper", pytest.param("nature2024", marks=pytest.mark.long)])
+@pytest.mark.parametrize("preset", first(1, ["paper", "nature2024"]))
 @pytest.mark.parametrize(
     "utility", ["overall", *(pytest.param(name, marks=pytest.mark.long) for name in UTILITIES if name != "overall")]
 )
@@ -117,13 +118,16 @@ def test_every_utility_and_preset_replaces_the_same_units(utility: str, preset: 
 
 @pytest.mark.parametrize(
     "training",
-    [
-        {"weight_decay": 1e-2},
-        {"clip_param": 0.01, "vf_clip_param": 0.5, "vf_loss_coeff": 0.5, "entropy_coeff": 0.01},
-        {"clip_param": 1e6},
-    ],
+    first(
+        1,
+        [
+            {"clip_param": 0.01, "vf_clip_param": 0.5, "vf_loss_coeff": 0.5, "entropy_coeff": 0.01, "weight_decay": 1e-2},
+            {"weight_decay": 1e-2},
+            {"clip_param": 1e6},
+        ],
+    ),
 )
-@pytest.mark.parametrize("gnt", [pytest.param({}, marks=pytest.mark.long), OFTEN | {"replacement": "bernoulli"}])
+@pytest.mark.parametrize("gnt", first(1, [OFTEN | {"replacement": "bernoulli"}, {}]))
 def test_clipping_entropy_and_weight_decay_are_those_of_the_loss(training: dict[str, float], gnt: dict[str, Any]) -> None:
     assert_learn_alike(*both(training, **gnt))
 
