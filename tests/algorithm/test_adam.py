@@ -5,8 +5,8 @@ import copy
 import naive
 import numpy as np
 import pytest
-from long_tests import first
 import torch
+from long_tests import first
 from torch import nn
 
 from cbp_ray import Adam

@@ -7,10 +7,10 @@ import math
 import naive
 import numpy as np
 import pytest
-from long_tests import first
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import first
 from torch import nn
 
 from cbp_ray import Adam, Distribution, GenerateAndTest, OnlineNorm, initialize

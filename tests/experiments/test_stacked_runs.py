@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from long_tests import first
 import torch
+from long_tests import first
 from mnist_help import make_config, small_images
 from torch import nn
 

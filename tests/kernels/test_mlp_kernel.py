@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from long_tests import first
 from cbp_ray_benchmarks import mnist as benchmark
+from long_tests import first
 from mnist_help import NaiveMnistRun, general_engine, make_config, small_images
 
 from cbp_ray.experiments import iterate_online, load_checkpoint, run_online, save_checkpoint

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from long_tests import first
 import torch
+from long_tests import first
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.evaluation.postprocessing import Postprocessing

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from long_tests import first
 from cheap_ant import CheapAnt, RecordingRunner, cheap_config
+from long_tests import first
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 
 from cbp_ray.errors import InputError
