@@ -131,7 +131,7 @@ def _place(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split(".") if part.isdigit())
 
 
-def _connect() -> None:
+def connect() -> None:
     """Starts a small Ray for this process, unless it is connected or `RAY_ADDRESS` says where to connect.
 
     RLlib would take whatever cluster happens to run on this machine, and that may end at any time.
@@ -173,7 +173,7 @@ class _Run:
     def build(self) -> ContinualPPO:
         """The algorithm, made when it is first needed: it takes seconds."""
         if self.algorithm is None:
-            _connect()
+            connect()
             self.algorithm = self.settings.build_algo()
         return self.algorithm
 

@@ -11,16 +11,15 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 # Ray's workers are nice, and beside processes that compile they would get no time for minutes.
 os.environ.setdefault("RAY_worker_niceness", "0")
-# RLlib connects to Ray by itself, and would take the cluster of the test beside it, which then ends.
-os.environ["RAY_ADDRESS"] = "local"
 
 GROUPS = {
     "ppo": r"tests/rllib/test_(compiled_learner|rllib_learner|fast_loop|film)|numbers_stay\[ant",
-    "mlp": r"tests/kernels/test_mlp|numbers_stay\[mlp",
+    "mlp": r"tests/kernels/test_mlp|numbers_stay\[mlp|test_pauses_change_nothing",
     "lane": r"tests/kernels/test_lane|numbers_stay\[lane|experiments/test_run_online",
+    "names": r"test_private_names",
 }
-"""Tests that need the same kernels: in one process, because in two, each would compile them, most of a minute long."""
-ORDER = (*GROUPS, "ray")
+"""Tests that need the same kernels, or the same of whatever takes long to make: in one process, since in two, each would."""
+ORDER = ("ppo", "mlp", "lane", "ray")
 """Groups, in the order in which processes that are free take them: those that compile first, since beside two of them Ray is
 too slow to start; tests without a group, which any process can take, come last."""
 
@@ -39,6 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("xdist_group") is None and re.search(pattern, item.nodeid):
                 item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def _no_foreign_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    # RLlib connects to Ray by itself, and would take the cluster of a test in another process, which then ends.
+    if "rllib" in request.path.parts:
+        monkeypatch.setenv("RAY_ADDRESS", "local")
 
 
 @pytest.fixture(scope="session", autouse=True)

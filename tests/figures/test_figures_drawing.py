@@ -74,7 +74,7 @@ def test_a_figure_has_all_that_it_needs(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [pytest.param(key, marks=() if key in ("fig6", "fig7", "fig9", "fig17b") else pytest.mark.long) for key in FIGURES]
+    "key", [pytest.param(key, marks=() if key in ("fig6", "fig9") else pytest.mark.long) for key in FIGURES]
 )
 def test_a_figure_has_its_files_and_its_claims(key: str, tmp_path: Path) -> None:
     product = produce(FIGURES[key], world(key, as_in_the_paper=True), tmp_path)

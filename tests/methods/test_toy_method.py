@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 from matplotlib.legend import Legend
-from sweep_help import Program, assert_bit_equal
+from sweep_help import assert_bit_equal
 
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
@@ -63,15 +64,14 @@ def test_a_split_run_equals_the_unbroken_run_bit_for_bit() -> None:
         np.testing.assert_equal(comp.metrics, ref.metrics)
 
 
-def test_it_is_swept_drawn_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_swept_drawn_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "toys.yaml"
     file.write_text(SWEEP)
-    program = Program(str(file), "--storage", str(tmp_path))
-    try:
-        assert program.wait() == 0, program.errors()
-    finally:
-        program.end()
-    assert len(program.done()) == 3
+    ray.shutdown()  # of tests before, whose workers don't know the method
+    assert main(["run", str(file), "--storage", str(tmp_path)]) == 0
+    assert "6 runs in 3 trials" in capsys.readouterr().out
     assert_bit_equal(load_sweep(file), tmp_path)
 
     legends: list[list[str]] = []

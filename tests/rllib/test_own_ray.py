@@ -5,8 +5,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
+
+from rllib_ext.engine import connect
 
 pytestmark = pytest.mark.xdist_group("ray")
 RUN = """
@@ -17,6 +21,21 @@ run_online({**config, "network": {"hidden": [4]}, "examples": 64, "bin_size": 64
 """
 
 
+def test_whoever_has_no_cluster_starts_a_small_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "init", lambda **settings: started.append(settings))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    connect()
+    assert started == []  # RAY_ADDRESS says where to connect
+    monkeypatch.delenv("RAY_ADDRESS")
+    connect()
+    assert [(settings["address"], settings["include_dashboard"]) for settings in started] == [("local", False)]
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    connect()
+    assert len(started) == 1
+
+
+@pytest.mark.long
 def test_a_cluster_that_runs_or_ran_on_the_same_machine_is_left_alone() -> None:
     # Ray's sockets need a short path.
     with tempfile.TemporaryDirectory() as folder:

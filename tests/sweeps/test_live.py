@@ -13,6 +13,7 @@ from cbp_ray.cli import main
 from cbp_ray.cli.display import Lines, beginning, standing
 from cbp_ray.cli.watch import spark
 from cbp_ray.experiments import OnlineConfig, run_online
+from cbp_ray.experiments.engines.mlp_permuted_mnist import MlpEngine
 from cbp_ray.experiments.online import Bin, Pause, iterate_online, iterate_with_pauses
 from cbp_ray.methods import ContinualBackprop
 from cbp_ray.results import Block, Store, warnings
@@ -111,12 +112,14 @@ def test_a_report_has_a_limited_number_of_bins(tmp_path: Path, monkeypatch: pyte
 
 
 def test_pauses_change_nothing_and_tell_how_far_a_bin_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = mnist_help.make_config({"name": "cbp", "replacement_rate": 0.01, "maturity_threshold": 20})
+    # A kernel that other tests need as well.
+    method, adam = {"name": "cbp", "replacement_rate": 0.01, "maturity_threshold": 20}, {"name": "adam", "step_size": 0.003}
+    config = mnist_help.make_config(method, adam, dtype="float32")
     images, seeds = mnist_help.small_images(), (0, 1)
-    ref = mnist_help.general_engine(config, seeds, images)
+    ref = MlpEngine(config, seeds, images)
     whole = [ref.advance(100) for _ in range(2)]
     monkeypatch.setattr("cbp_ray.experiments.engines.mlp_permuted_mnist.EXAMPLES_AT_ONCE", 40)
-    comp = mnist_help.general_engine(config, seeds, images)
+    comp = MlpEngine(config, seeds, images)
     for expected in whole:
         parts, seen = comp.advance_in_parts(100), []
         found = yield_all(parts, seen)
