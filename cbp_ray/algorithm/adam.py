@@ -235,6 +235,10 @@ class Adam(Optimizer):
             shape = [size if d in kept else 1 for d, size in enumerate(param.shape)]
             state[name] = torch.zeros(shape, dtype=torch.int64)
         fill(of_run(state[name], run), dim, index.cpu(), state["time_step"])
+        self.read_resets_again()
+
+    def read_resets_again(self) -> None:
+        """Must be called by whoever writes the steps of resets into `state`."""
         self._corrections.clear()
         if self._compiled is not None:
             self._compiled.forget_resets()
@@ -276,9 +280,7 @@ class Adam(Optimizer):
                 # Torch counts on in `step` alone. It is float32, in which large counters are rounded.
                 exact = ours is not None and float(torch.tensor(float(ours))) == step
                 self.state[p]["time_step"] = int(ours) if exact else int(step)
-        self._corrections.clear()
-        if self._compiled is not None:
-            self._compiled.forget_resets()
+        self.read_resets_again()
 
 
 class AdamW(Adam):

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -232,30 +233,24 @@ class GenerateAndTest:
             self._magnitudes.measure()
             self._utility_tm1 = self._average_utility
             self._average_utility = self._new_utility()
-        return self._replace_due([self._count_due(units) for units in self._populations])
-
-    def count_steps(self, at_most: int) -> tuple[int, list[int]]:
-        """Counts steps whose measurements are made elsewhere, in place in `measurements`, until units are due or `at_most`.
-
-        Returns:
-          The number of steps, and how many units of each population are due in the last one. Once the measurements of all of
-          them are made, they are for `replace_due`.
-        """
-        due, before = [0], self.steps
-        while max(due) <= 0 and self.steps < before + at_most:
-            self.steps += 1
-            due = [self._count_due(units) for units in self._populations]
-        return self.steps - before, due
+        due = [self._count_due(units) for units in self._populations]
+        report = StepReport(self.steps, {}, self._populations, self._utilities(), self._birth)
+        for units, count in zip(self._populations, due, strict=True):
+            if count > 0:
+                self._replace_least(units, count, report)
+        return report
 
     def measurements(self) -> Measurements:
-        """What every step changes, for code that makes the steps counted by `count_steps`: valid until `replace_due`."""
+        """What steps change, for code that makes whole steps elsewhere, in place, and then says so to `steps_made`."""
         self.forget_forwards()
         self._prepared = None
         # Copies, because reports hold the old ones.
         self._average_activation, self._average_utility = self._average_activation.clone(), self._average_utility.clone()
         self._correction, self._utility_tm1 = self._correction.clone(), self._average_utility.clone()
+        self._birth = self._birth.copy()
         return Measurements(
-            {layer.weight: layer.at for layer in self._layers},
+            {units.layer.weight: units for units in self._populations},
+            self._birth,
             self._average_activation,
             self._average_utility,
             self._utility_tm1,
@@ -267,17 +262,14 @@ class GenerateAndTest:
             self._magnitudes.outgoing,
         )
 
-    @torch.no_grad()
-    def replace_due(self, due: list[int]) -> StepReport:
-        """Ends a step whose measurements were made elsewhere; see `count_steps`."""
-        return self._replace_due(due)
-
-    def _replace_due(self, due: list[int]) -> StepReport:
-        """Replaces the units that are due in each population, and reports the step."""
-        report = StepReport(self.steps, {}, self._populations, self._utilities(), self._birth)
-        for units, count in zip(self._populations, due, strict=True):
-            if count > 0:
-                self._replace_least(units, count, report)
+    def steps_made(self, count: int, utilities: Tensor, birth: NDArray[np.int64]) -> StepReport:
+        """Counts steps that were made elsewhere in `measurements`, with what units had in the last one before replacements."""
+        self.steps += count
+        report = StepReport(self.steps, {}, self._populations, partial(_estimate_at, utilities, None), birth)
+        for units in self._populations:
+            new = np.flatnonzero(self._birth[units.at] == self.steps)
+            if len(new):
+                report.replaced[units.name] = new[np.argsort(utilities[units.at].numpy()[new], kind="stable")].tolist()
         return report
 
     def _observe(self) -> None:
@@ -326,14 +318,8 @@ class GenerateAndTest:
         chosen, nonfinite = select(utility.cpu().numpy(), eligible, count)
         index = torch.from_numpy(chosen).to(utility.device)
         units.nonfinite += nonfinite
-        if nonfinite and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"GenerateAndTest: step {self.steps}: {nonfinite} of {units.count} units in layer {units.name!r} have a "
-                "utility that is not finite and can't be replaced; see .nonfinite (this is said once)",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+        if nonfinite:
+            self.warn_of_nonfinite(units, nonfinite)
         if len(index) == 0:
             return
         report.replaced[units.name] = index.tolist()
@@ -351,6 +337,17 @@ class GenerateAndTest:
             self._average_utility[later.at] = self._new_utility(later.at)
             if self._utility_estimate is not None:
                 self._utility_estimate[later.at] = tester.estimate(self._average_utility[later.at], self._correction[later.at])
+
+    def warn_of_nonfinite(self, units: Population, count: int) -> None:
+        """Says once that some units can't be replaced."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"GenerateAndTest: step {self.steps}: {count} of {units.count} units in layer {units.name!r} have a "
+                "utility that is not finite and can't be replaced; see .nonfinite (this is said once)",
+                RuntimeWarning,
+                stacklevel=6,
+            )
 
     def _prepare(self) -> tuple[Tensor, Sequence[Tensor | None]]:
         """1 - ηᵃ of the step to come and, where it is needed and lagged, each layer's f̂: known since the last step."""

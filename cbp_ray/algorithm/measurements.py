@@ -2,14 +2,20 @@
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
+
+from cbp_ray.algorithm.watched_layer import Population
 
 
 class Measurements(NamedTuple):
-    """What every step of generate-and-test changes, of the units of all layers, end to end."""
+    """What steps of generate-and-test change, of the units of all layers, end to end."""
 
-    places: dict[Tensor, slice]
-    """By input weights of a layer: where its units are."""
+    populations: dict[Tensor, Population]
+    """The units of a layer, by its input weights."""
+    birth: NDArray[np.int64]
+    """Step in which each unit was made."""
     average_activation: Tensor
     """Running average f of the output h, equation 2."""
     average_utility: Tensor

@@ -144,6 +144,7 @@ class Views:
         vectors = self.read_resets()
         self.first, self.second = np.empty((2, len(self.resets)), np.float32)
         ends = np.cumsum([len(vector) for vector in vectors])
+        self.starts = ends - [len(vector) for vector in vectors]
         pieces = [
             (part[end - len(v) : end]) for v, end in zip(vectors, ends, strict=True) for part in (self.first, self.second)
         ]
@@ -160,6 +161,16 @@ class Views:
         ]
         self.resets: NDArray[np.int64] = np.concatenate(vectors)
         return vectors
+
+    def write_resets(self) -> None:
+        """Writes changed `resets` back to where they were read."""
+        for (state, name, size), start in zip(self._places, self.starts, strict=True):
+            found = torch.from_numpy(self.resets[start : start + size].copy())
+            if name in state:
+                state[name] = found.view(state[name].shape)
+            elif found.any():
+                shape = {RESETS[0]: (size, 1), RESETS[1]: (1, size)}[name] if state["exp_avg"].ndim == 2 else (size,)
+                state[name] = found.view(shape)
 
 
 def _suits(p: Tensor) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cbp_ray.compiled.adam import adam_step, corrections
 from cbp_ray.compiled.mlp import Matrix, Workspace, backward, compiled, forward_level, part
+from cbp_ray.compiled.replacement import has_enough, replace_due
 from cbp_ray.compiled.units import Watching, follow_utilities, observe
 
 Vector = NDArray[np.float32]
@@ -39,6 +40,8 @@ class Network(NamedTuple):
     of the layers comes log σ of a policy, or nothing of a value network."""
     resets: NDArray[np.int64]
     """Time steps at which rows and columns of the parameters were made anew, end to end."""
+    starts: NDArray[np.int64]
+    """Where in `resets` the rows of each parameter begin, and its columns."""
     first: Vector
     """The corrections 1 / (1 - β₁ᵗ) of all params, end to end."""
     second: Vector
@@ -176,16 +179,19 @@ def make_finite(gradient: Matrix) -> None:
 
 
 @compiled
-def learn(
-    first: int, last: int, step: int, table: Matrix, rows: Rows, network: Network, watching: Watching, loss: Loss
-) -> None:
-    """Learns from the mini-batches `first` to `last` - 1: forward, loss, backward, Adam, utilities of the units.
+def learn(first: int, last: int, step: int, table: Matrix, rows: Rows, network: Network, watching: Watching, loss: Loss) -> int:
+    """Learns from the mini-batches `first` to `last` - 1: forward, loss, backward, Adam, generate-and-test.
 
     `step` is the number of the optimizer's steps so far, and `table` has the corrections by age.
+
+    Returns:
+      The number of the mini-batch to go on with: `last`, or an earlier one if too few new units were ready.
     """
     levels, gradients, deltas = network.space.levels, network.space.gradients, network.space.deltas[-1]
     size = levels[0].shape[0]
     for number in range(first, last):
+        if watching.active and not has_enough(network.units, watching):
+            return number
         index = rows.order[number * size : (number + 1) * size]
         for i in range(size):
             for j in range(levels[0].shape[1]):
@@ -212,3 +218,6 @@ def learn(
             adam_step(p[0], p[1], p[2], p[3], p[4], p[5], p[6], gradients[k], *numbers)
         if watching.active:
             follow_utilities(network.params, network.units, watching)
+            steps, weights = watching.steps + number + 1, (network.params, network.resets, network.starts)
+            replace_due(step, steps, *weights, network.units, watching, number == last - 1)
+    return last

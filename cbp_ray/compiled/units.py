@@ -1,7 +1,7 @@
 """Averages and utilities of generate-and-test for the units of an MLP, as `cbp_ray.algorithm.generate_and_test` has them.
 
 One step in two halves: what is seen of the units' outputs, right after the forward pass, and the utilities, after the weights
-have changed. Replacing units is left to `GenerateAndTest`.
+have changed. Then units are replaced; see `cbp_ray.compiled.replacement`.
 """
 
 from typing import Any, NamedTuple
@@ -37,6 +37,18 @@ class Units(NamedTuple):
     """Σ|w| into the unit, or its mean."""
     outgoing: Vector
     """Σ|w| out of the unit, or its mean."""
+    birth: NDArray[np.int64]
+    """Step in which the unit was made."""
+    counts: NDArray[np.int64]
+    """What is counted of all units of the layer; see `cbp_ray.compiled.replacement.Count`."""
+    ready: Matrix
+    """New units: input weights, then the bias."""
+    u_hat: NDArray[np.float64]
+    """Utility û, equation 7, in steps that replace units of this layer."""
+    seen_utility: NDArray[np.float64]
+    """û in the last step, before its replacements."""
+    seen_birth: NDArray[np.int64]
+    """The births before the last step's replacements."""
 
 
 class Watching(NamedTuple):
@@ -60,6 +72,17 @@ class Watching(NamedTuple):
     """Whether |h - f̂| is needed instead of |h|."""
     magnitude_in: bool
     magnitude_out: bool
+    replacement_rate: float
+    maturity_threshold: int
+    bernoulli: bool
+    """Whether the fraction of the units due in a step is rounded at random, and not carried to the next."""
+    rate_of_eligible: bool
+    """Whether the rate applies to eligible units instead of all."""
+    transfers_bias: bool
+    """Whether a removed unit's mean contribution is moved into the biases that it fed."""
+    seed: np.uint64
+    steps: int
+    """Steps of generate-and-test before the iteration."""
 
 
 @part
@@ -111,22 +134,28 @@ def measure_magnitudes(params: Any, units: Any, watching: Watching) -> None:
 
 
 @part
+def follow_utility(own: Units, watching: Watching) -> None:
+    """u of this step from u before it; see `cbp_ray.algorithm.utility`."""
+    for i in range(len(own.average_utility)):
+        if watching.utility == Utility.WEIGHT_MAGNITUDE:
+            y = own.outgoing[i]
+        elif watching.utility == Utility.ADAPTATION:
+            y = np.float32(1) / own.incoming[i]
+        elif watching.utility == Utility.OVERALL:  # equation 5
+            y = own.activity[i] * own.outgoing[i] / own.incoming[i]
+        else:  # equations 1 and 4
+            y = own.activity[i] * own.outgoing[i]
+        u = own.utility_tm1[i]
+        own.average_utility[i] = u + watching.rest * (y - u)  # equation 6
+
+
+@part
 def follow_utilities(params: Any, units: Any, watching: Watching) -> None:
-    """Brings the average utilities up to this step, with the weights as they are now; see `cbp_ray.algorithm.utility`."""
+    """Brings the average utilities up to this step, with the weights as they are now."""
     if watching.utility == Utility.RANDOM:
         return
     measure_magnitudes(params, units, watching)
-    for layer in range(len(units)):
-        own = units[layer]
+    for own in units:
         for i in range(len(own.average_utility)):
-            if watching.utility == Utility.WEIGHT_MAGNITUDE:
-                y = own.outgoing[i]
-            elif watching.utility == Utility.ADAPTATION:
-                y = np.float32(1) / own.incoming[i]
-            elif watching.utility == Utility.OVERALL:  # equation 5
-                y = own.activity[i] * own.outgoing[i] / own.incoming[i]
-            else:  # equations 1 and 4
-                y = own.activity[i] * own.outgoing[i]
-            u = own.average_utility[i]
-            own.utility_tm1[i] = u
-            own.average_utility[i] = u + watching.rest * (y - u)  # equation 6
+            own.utility_tm1[i] = own.average_utility[i]
+        follow_utility(own, watching)

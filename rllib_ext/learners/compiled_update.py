@@ -2,14 +2,15 @@
 
 Weights, moments, utilities and ages stay where they are: compiled code works on the memory of the module's parameters, of
 `cbp_ray.Adam` and of `GenerateAndTest`, and leaves there what the way through autograd leaves, to rounding. Policy and value
-network learn side by side, each in a thread of its own where there are two cores. They meet where units are due to be replaced,
-which `GenerateAndTest` does itself.
+network learn side by side, each in a thread of its own where there are two cores.
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.linalg.cython_blas  # noqa: F401  (the BLAS of compiled code, which must be there before its threads are limited)
@@ -22,11 +23,12 @@ from torch import Tensor
 
 from cbp_ray.algorithm.adam import Adam
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
-from cbp_ray.algorithm.measurements import Measurements
 from cbp_ray.algorithm.step_report import StepReport
+from cbp_ray.algorithm.watched_layer import Population
 from cbp_ray.compiled.adam import CompiledAdam, Views
 from cbp_ray.compiled.mlp import Workspace, outputs_of, workspace
 from cbp_ray.compiled.ppo import Loss, Network, Rows, learn
+from cbp_ray.compiled.replacement import ReadyUnits, counts, take_counts
 from cbp_ray.compiled.units import Units, Watching
 from cbp_ray.kernels.activations import Activation
 from cbp_ray.kernels.choices import Utility
@@ -36,7 +38,11 @@ from rllib_ext.plain_module import PlainActorCritic, PlainMLP
 
 COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS)
 DIMENSIONS = (2, 2, 1, 1, 1)
-NOT_WATCHING = Watching(False, 0, np.float32(0), *[False] * 7)
+_NOTHING: list[Any] = [False, 0, np.float32(0), *[False] * 7, 0.0, 0, *[False] * 3, np.uint64(0), 0]
+NOT_WATCHING = Watching(*_NOTHING)
+_EMPTY: list[Any] = [*np.zeros((9, 0), np.float32), *np.zeros((2, 0), np.int64), np.zeros((0, 0), np.float32)]
+_EMPTY += [*np.zeros((2, 0)), np.zeros(0, np.int64)]
+NO_UNITS = Units(*_EMPTY)
 
 
 class LossSettings(NamedTuple):
@@ -90,7 +96,7 @@ def refusal(plain: PlainActorCritic, optimizers: list[Any], gnt: GenerateAndTest
         return "some parameters had fewer updates than others"
     if gnt is not None:
         hidden = {id(layer.weight) for net in networks if net is not None for layer in net.layers[:-1]}
-        if {id(weight) for weight in gnt.measurements().places} != hidden:
+        if {id(weight) for weight in gnt.measurements().populations} != hidden:
             return "generate-and-test does not treat all hidden layers"
     return None
 
@@ -116,6 +122,7 @@ class CompiledUpdate:
         self.adam = CompiledAdam()
         self._blas = ThreadpoolController()
         self._spaces: dict[tuple[Any, ...], Workspace] = {}
+        self._ready: WeakKeyDictionary[Population, ReadyUnits] = WeakKeyDictionary()
         self._threads: ThreadPoolExecutor | None = None
 
     def run(
@@ -131,21 +138,16 @@ class CompiledUpdate:
         order = batches.order()
         columns: list[Any] = [batches.columns[name].detach().contiguous().numpy() for name in COLUMNS]
         rows = Rows(*[*columns, order.numpy()])
-        both = [_Part(self, plain, net, optimizer, batches.size, settings) for net in (plain.policy, plain.value)]
-        done, replaced = 0, 0
-        due: list[int] = []
-        report: StepReport | None = None
+        watched = None if gnt is None else _Watched(gnt, self._ready)
+        networks = (plain.policy, plain.value)
+        both = [_Part(self, plain, net, optimizer, batches.size, settings, watched) for net in networks]
         with self._blas.limit(limits=1, user_api="blas"):
-            while done < batches.total:
-                until = batches.total
-                if gnt is not None:
-                    count, due = gnt.count_steps(batches.total - done)
-                    until = done + count
-                self._learn(both, gnt, rows, done, until)
-                done = until
-                if gnt is not None:
-                    report = gnt.replace_due(due)
-                    replaced += sum(map(len, report.replaced.values()))
+            self._side_by_side([partial(part.learn, rows, batches.total) for part in both])
+        report, replaced = (None, 0) if watched is None else watched.end(batches.total)
+        if replaced:
+            for part in both:
+                part.views.write_resets()
+            optimizer.read_resets_again()
         policy, value = (part.network for part in both)
         last = order[(batches.total - 1) * batches.size : batches.total * batches.size]
         return Outcome(
@@ -163,18 +165,12 @@ class CompiledUpdate:
         """V(s) for any number of observations."""
         assert plain.value is not None
         part = _Part(self, plain, plain.value, optimizer, size, LossSettings())
-        network = part.prepared(None, 0)[2]
         values = np.empty((len(observations), 1), np.float32)
         with self._blas.limit(limits=1, user_api="blas"):
-            outputs_of(observations, network.params, network.space, part.loss.activation, values)
+            outputs_of(observations, part.params, part.space, part.loss.activation, values)
         return torch.from_numpy(values[:, 0])
 
-    def _learn(self, both: list["_Part"], gnt: GenerateAndTest | None, rows: Rows, first: int, last: int) -> None:
-        watching, measured = _watching(gnt), None if gnt is None else gnt.measurements()
-        calls = []
-        for part in both:
-            step, table, network, loss = part.prepared(measured, last - first)
-            calls.append(partial(learn, first, last, step, table, rows, network, watching, loss))
+    def _side_by_side(self, calls: list[Callable[[], None]]) -> None:
         if min(len(os.sched_getaffinity(0)), torch.get_num_threads()) > 1:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(1, thread_name_prefix="value-network")
@@ -184,8 +180,6 @@ class CompiledUpdate:
         else:
             for call in calls:
                 call()
-        for part in both:
-            part.count(last - first)
 
     def space(self, sizes: list[int], examples: int, extra: int, kind: str) -> Workspace:
         """Memory for a network, kept from iteration to iteration."""
@@ -206,8 +200,9 @@ class _Part:
         optimizer: Adam,
         size: int,
         settings: LossSettings,
+        watched: "_Watched | None" = None,
     ) -> None:
-        self.owner, self.net = owner, net
+        self.net, self.watched = net, watched
         is_policy = net is plain.policy
         self.own = [*net.parameters, *([plain.log_std] if is_policy else [])]
         self.states = [optimizer.state_of(p) for p in self.own]
@@ -230,31 +225,24 @@ class _Part:
             nothing = torch.zeros(0)
             self.views = Views([*self.own, nothing], [*self.states, {"exp_avg": nothing, "exp_avg_sq": nothing}])
         self.params = tuple(tuple(arrays) for _, arrays in self.views.of_params)
+        self.table = partial(owner.adam.table, beta1, beta2)
         self.network: Any = None
 
-    def prepared(self, measured: Measurements | None, steps: int) -> tuple[int, Any, Network, Loss]:
-        """What `learn` needs for so many steps: views of the memory as it is now, since replacements give state new memory."""
-        views = self.views
-        views.read_resets()
-        step = self.states[0]["time_step"]
-        self.network = Network(
-            self.params,
-            views.resets,
-            views.first,
-            views.second,
-            tuple(_units(measured, layer.weight) for layer in self.net.layers[:-1]),
-            self.space,
-            self.counts,
-            self.per_example,
-            self.entropy,
-        )
-        beta1, beta2 = self.group["betas"]
-        return step, self.owner.adam.table(beta1, beta2, step + steps), self.network, self.loss
-
-    def count(self, steps: int) -> None:
-        """Counts the optimizer's steps that were made."""
+    def learn(self, rows: Rows, total: int) -> None:
+        """Learns from all mini-batches."""
+        step, done, views = self.states[0]["time_step"], 0, self.views
+        table, hidden = self.table(step + total), [layer.weight for layer in self.net.layers[:-1]]
+        watching = NOT_WATCHING if self.watched is None else self.watched.settings
+        while done < total:
+            units = tuple(NO_UNITS if self.watched is None else self.watched.units(weight) for weight in hidden)
+            of_adam = views.resets, views.starts, views.first, views.second
+            rest = self.space, self.counts, self.per_example, self.entropy
+            self.network = Network(self.params, *of_adam, units, *rest)
+            done = learn(done, total, step + done, table, rows, self.network, watching, self.loss)
+            if self.watched is not None:
+                self.watched.take_counts(hidden, units)
         for state in self.states:
-            state["time_step"] += steps
+            state["time_step"] += total
 
     @property
     def hidden(self) -> dict[Tensor, Tensor]:
@@ -268,27 +256,62 @@ class _Part:
         return {p: int(count) for p, count in zip(self.own, self.counts, strict=False) if count}
 
 
-def _units(measured: Measurements | None, weight: Tensor) -> Units:
-    if measured is None:
-        return Units(*[np.zeros(0, np.float32)] * len(Units._fields))
-    at = measured.places[weight]
-    return Units(*(vector[at].numpy() for vector in measured[1:]))
+class _Watched:
+    """Generate-and-test during an iteration."""
 
+    def __init__(self, gnt: GenerateAndTest, ready: WeakKeyDictionary[Population, ReadyUnits]) -> None:
+        self.gnt, self.ready = gnt, ready
+        self.measured = gnt.measurements()
+        self.before = [(units.replaced, units.nonfinite) for units in self.measured.populations.values()]
+        self.seen_birth = self.measured.birth.copy()
+        self.u_hat, self.seen_utility = np.zeros((2, len(self.seen_birth)))
+        settings, variant, needs = gnt.settings, gnt.settings.variant, NEEDS[gnt.settings.utility]
+        self.bernoulli = settings.replacement == "bernoulli"
+        self.settings = Watching(
+            active=True,
+            utility=int(Utility[settings.utility.upper()]),
+            rest=np.float32(1 - settings.decay_rate),
+            lagged=variant.lagged,
+            mean_magnitudes=variant.mean_magnitudes,
+            averages=needs.deviation or needs.absolute or variant.transfers_bias,
+            running=needs.deviation or variant.transfers_bias,
+            deviation=needs.deviation,
+            magnitude_in=needs.magnitude_in,
+            magnitude_out=needs.magnitude_out,
+            replacement_rate=float(settings.replacement_rate),
+            maturity_threshold=settings.maturity_threshold,
+            bernoulli=self.bernoulli,
+            rate_of_eligible=variant.rate_of_eligible,
+            transfers_bias=variant.transfers_bias,
+            seed=np.uint64(next(iter(self.measured.populations.values())).seed),
+            steps=gnt.steps,
+        )
 
-def _watching(gnt: GenerateAndTest | None) -> Watching:
-    if gnt is None:
-        return NOT_WATCHING
-    settings, variant = gnt.settings, gnt.settings.variant
-    needs = NEEDS[settings.utility]
-    return Watching(
-        active=True,
-        utility=int(Utility[settings.utility.upper()]),
-        rest=np.float32(1 - settings.decay_rate),
-        lagged=variant.lagged,
-        mean_magnitudes=variant.mean_magnitudes,
-        averages=needs.deviation or needs.absolute or variant.transfers_bias,
-        running=needs.deviation or variant.transfers_bias,
-        deviation=needs.deviation,
-        magnitude_in=needs.magnitude_in,
-        magnitude_out=needs.magnitude_out,
-    )
+    def units(self, weight: Tensor) -> Units:
+        """Views of the memory of the units behind some weights, with new units for at least one step."""
+        measured, population = self.measured, self.measured.populations[weight]
+        if population not in self.ready:
+            self.ready[population] = ReadyUnits(population)
+        first, rows = self.ready[population].rows(self.gnt.settings.replacement_rate, self.bernoulli)
+        averages = [vector[population.at].numpy() for vector in measured[2:]]
+        vectors = [vector[population.at] for vector in (self.u_hat, self.seen_utility, self.seen_birth)]
+        lives: list[Any] = [measured.birth[population.at], counts(population, first), rows, *vectors]
+        return Units(*averages, *lives)
+
+    def take_counts(self, weights: list[Tensor], units: tuple[Units, ...]) -> None:
+        """Takes over what was counted of the units behind some weights."""
+        for weight, own in zip(weights, units, strict=True):
+            take_counts(self.measured.populations[weight], own.counts)
+
+    def end(self, steps: int) -> tuple[StepReport, int]:
+        """The report of the last step, and how many units were replaced."""
+        utility = torch.from_numpy(self.seen_utility)
+        if self.settings.utility != Utility.RANDOM:
+            utility = utility.float()
+        report = self.gnt.steps_made(steps, utility, self.seen_birth)
+        replaced = 0
+        for units, (replaced_before, nonfinite_before) in zip(self.measured.populations.values(), self.before, strict=True):
+            replaced += units.replaced - replaced_before
+            if units.nonfinite > nonfinite_before:
+                self.gnt.warn_of_nonfinite(units, units.nonfinite - nonfinite_before)
+        return report, replaced

@@ -63,7 +63,7 @@ def assert_learn_alike(compiled: Any, autograd: Any) -> None:
 def assert_close(a: Any, b: Any, rtol: float = 1e-4) -> None:
     """Equal to rounding, and whole numbers equal: after 224 steps of 1e-3, a weight has moved by tenths."""
     if isinstance(a, dict):
-        assert list(a) == list(b)
+        assert a.keys() == b.keys()
         for key in a:
             assert_close(a[key], b[key], rtol)
     elif isinstance(a, list | tuple):
