@@ -73,6 +73,12 @@ class Distribution:
             normal = normal / np.linalg.norm(normal, axis=-1, keepdims=True)
         return normal * self.scale
 
+    def single_weight(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weights by themselves, one from each draw; of an orthogonal distribution, normal ones of the same size."""
+        if self.kind == "orthogonal":
+            return Distribution("normal", self.scale / math.sqrt(self.size)).weight(draws)
+        return self.weight(draws)
+
     def bias(self, draws: NDArray[np.float64]) -> NDArray[np.float64]:
         """Biases from uniform draws in [0, 1)."""
         biases = (2 * draws - 1) * self.bias_scale

@@ -37,6 +37,8 @@ class Purpose(IntEnum):
     FRICTION = 10
     MINI_BATCHES = 12
     EPISODES = 16
+    NOISE = 17
+    NEW_WEIGHTS = 18
 
 
 def words(

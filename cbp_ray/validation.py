@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator
 Rate = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_boolean)]
 DecayRate = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_no_boolean)]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_number_as_integer)]
+Width = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_number_as_integer)]
 CountFromZero = Annotated[int, Field(ge=0), BeforeValidator(_number_as_integer)]
 Maturity = Annotated[int, Field(ge=0, lt=2**24), BeforeValidator(_number_as_integer)]
 
@@ -148,6 +150,41 @@ def suggest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def not_negative(name: str, value: Any) -> float:
+    """`value` as a finite number of at least 0.
+
+    Raises:
+      InputError: if it is none.
+    """
+    return _finite(name, value, "a number, 0 or more", lambda number: number >= 0)
+
+
+def positive(name: str, value: Any) -> float:
+    """`value` as a finite number above 0.
+
+    Raises:
+      InputError: if it is none.
+    """
+    return _finite(name, value, "a number above 0", lambda number: number > 0)
+
+
+def in_unit_interval(name: str, value: Any, *, closed: bool = False) -> float:
+    """`value` as a number in [0, 1), or in [0, 1] if that is `closed`.
+
+    Raises:
+      InputError: if it is none.
+    """
+    limits = f"a number in [0, 1{']' if closed else ')'}"
+    return _finite(name, value, limits, lambda number: 0 <= number <= 1 if closed else 0 <= number < 1)
+
+
+def _finite(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or not holds(number):
+        raise InputError(f"{name}: must be {rule}, got {value!r}; use another")
+    return number
 
 
 def whole_number(name: str, value: Any, least: int = 0, below: int | None = None) -> int:

@@ -1,14 +1,17 @@
 """RLlib configs with `.continual_backprop(...)`; that of Continual PPO has the paper's settings as defaults (appendix D)."""
 
+import difflib
 import logging
 from inspect import signature
 from typing import Any, Self
 
+import gymnasium
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS, NUM_MODULE_STEPS_TRAINED_LIFETIME
+from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.initialization import Scheme
@@ -90,6 +93,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
 
     def validate(self) -> None:
         slippery(self)  # again, because the environment may have been set without the call
+        _check_environment(self.env)
         self._check_continual_backprop()
         super().validate()
 
@@ -140,6 +144,18 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 if self.get_config_for_module(module_id).continual_backprop_settings is not None:
                     treatable_layers(module_id, modules[module_id])
         return super().build_learner_group(env=env, spaces=spaces, rl_module_spec=rl_module_spec, **kwargs)
+
+
+def _check_environment(name: Any) -> None:
+    """Refuses a name that nobody knows. RLlib would find out in a worker, and fail with an unrelated error."""
+    registry: Any = _global_registry
+    if not isinstance(name, str) or ":" in name or registry.contains(ENV_CREATOR, name):
+        return
+    known = [*gymnasium.registry, *{spec.name for spec in gymnasium.registry.values()}]
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        fix = f"did you mean {close[0]!r}?" if close else "register it first"
+        raise InputError(f".environment({name!r}): must be one of Gymnasium's, or known to ray.tune.register_env; {fix}")
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,9 +127,15 @@ def check_storage(storage: str, writes: bool = True) -> str:
 
 def check_writable(path: Path, option: str) -> None:
     """Refuses a path that is no folder, or a folder that can be neither written nor made."""
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise InputError(f"{option}: must be a folder that can be written, got {str(path)!r}; use another")
+    reason = ""
+    try:
+        existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            return
+    except OSError as error:
+        # Not every file system that refuses to be written to says so when asked for permission.
+        reason = f" ({error.strerror or error})"
+    raise InputError(f"{option}: must be a folder that can be written, got {str(path)!r}{reason}; use another")
 
 
 def in_job() -> bool:

@@ -26,6 +26,8 @@ from cbp_ray.errors import InputError
 if TYPE_CHECKING:
     from cbp_ray.sweeps import Sweep, Totals
 
+YEAR_SECONDS = 365 * 86400.0
+
 
 def run_and_show(
     sweep: "Sweep", storage: str, address: str | None, as_json: bool = False, max_concurrent: int | None = None
@@ -111,6 +113,11 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
         "wall_seconds": round(plan.wall_seconds(at_once), 1),
         "memory_mb": round(plan.memory_bytes * min(at_once, max(len(plan.trials), 1)) / 2**20),
     }
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+    estimate["warnings"] = [
+        *([f"more memory than this machine has, {memory:.0f} MB"] if estimate["memory_mb"] > memory else []),
+        *(["more than a year"] if estimate["wall_seconds"] > YEAR_SECONDS else []),
+    ]
     if as_json:
         # Which settings a search draws is not known yet.
         known = sweep.tune is None
@@ -131,6 +138,8 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
         f"estimate: {at_most}{span(plan.core_seconds)} of one core, {span(estimate['wall_seconds'])} on {cores} cores, "
         f"{estimate['memory_mb']} MB of memory"
     )
+    for warning in estimate["warnings"]:
+        click.echo(f"warning: {warning}; look at network.hidden, examples and seeds")
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from cbp_ray.methods import Method, methods
 from cbp_ray.problems import DEFAULT_PROBLEM, PROBLEMS, Problem
-from cbp_ray.validation import ByName, Count, DecayRate, Model, Positive, make
+from cbp_ray.validation import ByName, Count, DecayRate, Model, Positive, Width, make
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ ActivationName = Literal["tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish"
 class NetworkConfig(Model):
     """The learning network: fully connected, linear output. Unset: the problem's own, see its `defaults`."""
 
-    hidden: tuple[Count, ...] = Field(min_length=1)
+    hidden: tuple[Width, ...] = Field(min_length=1)
     """Units in each hidden layer. For Bit-Flipping the kernel takes exactly one layer. Method `linear` ignores it."""
     activation: ActivationName
     """Activation of the hidden units; also decides the gain of the initial weights."""

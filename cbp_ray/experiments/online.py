@@ -1,6 +1,7 @@
 """Online experiments: a config and seeds in, learning curves out. The loop is a generator; what surrounds it is yours."""
 
 import functools
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,20 +127,39 @@ def run_online(
         bins.append(point)
         if progress is not None:
             progress(point)
-    return Curves.of(seeds, [point.examples for point in bins], [point.metrics for point in bins], config.metrics)
+    curves = Curves.of(seeds, [point.examples for point in bins], [point.metrics for point in bins], config.metrics)
+    _warn_of_divergence(config, curves)
+    return curves
+
+
+def _warn_of_divergence(config: OnlineConfig, curves: Curves) -> None:
+    loss = config.problem.loss
+    if loss is None:
+        return
+    diverged = [seed for seed, curve in zip(curves.seeds, curves[loss], strict=True) if not np.isfinite(curve).all()]
+    if diverged:
+        which = f"seed {diverged[0]}" if len(diverged) == 1 else f"{len(diverged)} of {len(curves.seeds)} runs"
+        warnings.warn(
+            f"run_online: {which} diverged: {loss} is not finite from some bin on; lower optimizer.step_size",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """The seeds as Python integers.
 
     Raises:
-      InputError: if there are none, or one is not an integer of 64 bits.
+      InputError: if there are none, or one is not an integer of 64 bits or comes twice.
     """
     if isinstance(seeds, str | bytes) or not isinstance(seeds, Iterable):
         raise InputError(f"seeds: must be several whole numbers, got {seeds!r}; use range(100) or [0], say")
     checked = tuple(whole_number("seeds", seed, below=SEEDS) for seed in seeds)
     if not checked:
         raise InputError("seeds: must name at least one run, got none; use range(100), say")
+    if len(set(checked)) < len(checked):
+        twice = next(seed for seed in checked if checked.count(seed) > 1)
+        raise InputError(f"seeds: must differ, got {twice} twice; runs of the same seed are the same")
     return checked
 
 

@@ -17,8 +17,16 @@ from cbp_ray.methods.backprop import OnlineNormalization as OnlineNormalization
 from cbp_ray.methods.continual_backprop import ContinualBackprop as ContinualBackprop
 from cbp_ray.methods.method import AfterStep as AfterStep
 from cbp_ray.methods.method import Method as Method
+from cbp_ray.methods.weights import ClippedBackprop as ClippedBackprop
+from cbp_ray.methods.weights import L2Init as L2Init
+from cbp_ray.methods.weights import PerturbedBackprop as PerturbedBackprop
+from cbp_ray.methods.weights import UtilityPerturbedBackprop as UtilityPerturbedBackprop
+from cbp_ray.methods.weights import WeightReinitialization as WeightReinitialization
 
-OWN: tuple[type[Method], ...] = (BP, L2, OnlineNormalization, ContinualBackprop, Linear)
+OWN: tuple[type[Method], ...] = (
+    *(BP, L2, OnlineNormalization, ContinualBackprop, Linear),
+    *(L2Init, PerturbedBackprop, ClippedBackprop, UtilityPerturbedBackprop, WeightReinitialization),
+)
 VARIABLE = "CBP_RAY_METHODS"
 
 

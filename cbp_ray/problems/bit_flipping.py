@@ -41,6 +41,7 @@ class BitFlippingConfig(Problem):
     """The metrics that are not a number in a network without hidden units."""
     performance = "error"
     performance_label = "squared error"
+    loss = "error"
     outputs = 1
 
     name: Literal["bit_flipping"] = "bit_flipping"

@@ -38,6 +38,7 @@ class PermutedMnistConfig(Problem):
     }
     performance = "accuracy"
     performance_label = "accuracy (%)"
+    loss = "loss"
     inputs: ClassVar[int] = 784
     """Pixels per image."""
     outputs = 10

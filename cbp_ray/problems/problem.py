@@ -25,6 +25,8 @@ class Problem(Model):
     """The metric that the problem is judged by."""
     performance_label: ClassVar[str]
     """What that metric is called on the vertical axis of a figure."""
+    loss: ClassVar[str | None] = None
+    """The metric that is not finite once a run has diverged; None if there is none that tells."""
     outputs: ClassVar[int]
     """Number of outputs of the learning network."""
     if TYPE_CHECKING:

@@ -5,6 +5,7 @@ What is removed is made again by the next run of the sweep.
 """
 
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -22,6 +23,8 @@ RECORDS = ("sweeps", "failures", "progress", "searches", "loggers", "warnings")
 FRAME = struct.Struct("<QI")
 """Head of a record in a TensorBoard file: its length and a checksum."""
 FOOT = struct.Struct("<I")
+MARK, END = b"PAR1", struct.Struct("<I4s")
+"""How a Parquet file begins and ends: in the end the length of what describes it, and the mark again."""
 
 
 class Damage(NamedTuple):
@@ -55,6 +58,37 @@ def damages(store: Store, read: Callable[[str], None] = lambda _: None) -> Itera
         except (InputError, Broken, OSError, ValueError, KeyError, TypeError) as error:
             yield Damage(path, _reason(error, store.folder), _with_its_like(place, name, path))
         read(path)
+
+
+def cut_short(store: Store) -> list[BlockName]:
+    """Blocks of which a file is missing or not whole, as far as the files' ends tell: quick enough for every look at a sweep.
+
+    Object stores show no file before it is whole.
+    """
+    if store.folder.local is None:
+        return []
+    return [name for name in store.names() if not all(_is_whole(f.path, f"{name}{SUFFIX}") for f in (store.curves, store.runs))]
+
+
+def _is_whole(folder: str, name: str) -> bool:
+    """Whether a Parquet file has its two marks, and room for all that its end says."""
+    try:
+        with open(f"{folder}/{name}", "rb") as file:
+            head, size = file.read(len(MARK)), file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - END.size))
+            end = file.read()
+    except FileNotFoundError:
+        return False
+    if head != MARK or len(end) < END.size:
+        return False
+    length, mark = END.unpack(end)
+    return bool(mark == MARK and len(MARK) + length + END.size <= size)
+
+
+def remove_block(store: Store, name: BlockName) -> None:
+    """Removes a block, which the next run of the sweep makes again."""
+    for folder in (store.curves, store.runs):
+        folder.remove(f"{name}{SUFFIX}")
 
 
 def _check(store: Store, place: str, name: str) -> None:

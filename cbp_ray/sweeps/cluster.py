@@ -6,7 +6,9 @@ Ray reads `RAY_AUTH_MODE` when it is imported, so nothing here imports it before
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,9 +97,27 @@ def connected(address: str | None) -> Iterator[None]:
         return
     _connect(address)
     try:
-        yield
+        with terminated_as_interrupted():
+            yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Lets SIGTERM, which Slurm, Kubernetes and Ray's job server send, do what Ctrl-C does.
+
+    It must be entered when Ray is connected, which listens to the signal in its own way.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        yield
+    finally:
+        # What was not set from Python can't be set again.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _connect(address: str | None) -> None:

@@ -19,6 +19,10 @@ EXCLUDES = """.git .venv venv build dist *.egg-info __pycache__ .mypy_cache .pyt
 """Patterns of what is not sent of the working directory, because the cluster has no use for it."""
 
 
+STOP_SECONDS = 60
+"""How long a job that is told to stop may take to save checkpoints; Ray's own patience ends after 3 s."""
+
+
 @contextmanager
 def _client(address: str, job: str | None = None) -> "Iterator[JobSubmissionClient]":
     """A client of a job server, with the user's token, perhaps to ask about one job.
@@ -75,7 +79,11 @@ def submit(address: str, arguments: Sequence[str], working_dir: Path) -> str:
     with _client(address) as client:
         job: str = client.submit_job(
             entrypoint=shlex.join(["python", "-m", "cbp_ray", "run", *arguments]),
-            runtime_env={"working_dir": str(working_dir), "excludes": EXCLUDES.split()},
+            runtime_env={
+                "working_dir": str(working_dir),
+                "excludes": EXCLUDES.split(),
+                "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
+            },
             metadata={"program": "cbp-ray"},
         )
     return job

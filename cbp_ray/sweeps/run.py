@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cbp_ray.errors import InputError
 from cbp_ray.problems import mnist_files
 from cbp_ray.results.store import Store
+from cbp_ray.results.verify import cut_short, remove_block
 from cbp_ray.sweeps import cluster
 from cbp_ray.sweeps.board_updates import BoardUpdates
 from cbp_ray.sweeps.live_curves import LiveCurves
@@ -68,9 +69,13 @@ def run_sweep(
         progress(Event("phase", Totals(0, 0, 0, 0, 0.0, doing=doing)))
 
     say(f"looking up what is stored in {store.folder.location}")
+    damaged = cut_short(store)
+    for name in damaged:
+        remove_block(store, name)
+    news = [f"{name} is damaged; its runs are made again" for name in damaged]
     missing = find_missing(sweep, store)
     # Whether anything is left does not depend on the cluster, and starting one takes seconds.
-    news = _bring_data(sweep) if missing.any else []
+    news += _bring_data(sweep) if missing.any else []
     if missing.any:
         say("starting Ray" if address is None else f"connecting to Ray at {address}")
     with cluster.connected(address) if missing.any else contextlib.nullcontext():

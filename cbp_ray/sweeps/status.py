@@ -12,6 +12,7 @@ from cbp_ray.results import warnings
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Store
+from cbp_ray.results.verify import cut_short
 from cbp_ray.sweeps import failures
 from cbp_ray.sweeps.progress import SILENT_SECONDS
 from cbp_ray.sweeps.resolved import read_records
@@ -74,7 +75,8 @@ def sweeps_in(storage: str | os.PathLike[str], only: str | None = None) -> list[
 
 def statuses(store: Store) -> Iterator[Status]:
     """One per file that shares the sweep."""
-    names = store.names()
+    damaged = cut_short(store)
+    names = [name for name in store.names() if name not in damaged]
     stored = seeds_by_key(names)
     failed_keys = [failure["trial_id"].partition("-")[0] for failure in failures.read_all(store, stored)]
     warned = warnings.read_all(store)
@@ -117,5 +119,8 @@ def statuses(store: Store) -> Iterator[Status]:
             remaining_seconds=sign["remaining_seconds"] if alive else None,
             doing=str(sign.get("doing", "")) if alive else "",
             glances=sign.get("glances", []) if alive else [],
-            warnings=sorted({f"{w['group']}: {w['message']}" for key, w in warned.items() if key in keys}),
+            warnings=[
+                *(f"{name} is damaged; run the sweep again, which redoes it" for name in damaged if name.key in keys),
+                *sorted({f"{w['group']}: {w['message']}" for key, w in warned.items() if key in keys}),
+            ],
         )

@@ -241,7 +241,7 @@ def parse_seeds(seeds: Any) -> tuple[int, ...]:
         raise InputError(f"seeds: must be at most {MOST_SEEDS:,}, got more; use fewer, or several sweeps")
     found = sorted(seed for each in ranges for seed in each)
     # Sorted, the first and the last are valid only if all are.
-    check_seeds(found[:1] + found[-1:])
+    check_seeds({*found[:1], *found[-1:]})
     twice = next((seed for seed, after in pairwise(found) if seed == after), None)
     if twice is not None:
         raise InputError(f"seeds: must name each seed once, got {twice} twice; remove one")

@@ -6,6 +6,7 @@ its settings, each with `base` under it. A file without `groups` is one grid: it
 
 import json
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ Document = dict[str, Any]
 KEYS = ("sweep", "seeds", "engine", "base", "groups", "resources", "scales", "tune", "loggers")
 SCALES = ("paper", "laptop", "smoke")
 NO_GROUP = ""
+MOST_BYTES = 4 * 2**20
+"""Largest sweep file. A resolved file of 10,000 configurations has about half of it."""
 _BASE: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
@@ -76,14 +79,15 @@ def _read(path: Path, including: tuple[Path, ...] = ()) -> Document:
         chain = " -> ".join(p.name for p in (*including, path))
         raise InputError(f"{path.name}: include: must not come back to itself, got {chain}; remove one")
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        text = _text(path)
+    except (OSError, ValueError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or str(error)
         by = f" (included by {including[-1].name})" if including else ""
         raise InputError(f"{path.name}: must be a readable file, got {reason} for {path}{by}; correct the path") from None
     document = _parse(text, path.name)
     if not isinstance(document, dict):
-        found = "an empty file" if document is None else repr(document)[:60]
+        # Not its content: the file may be another than its author thinks, and hold secrets.
+        found = "an empty file" if document is None else f"a {type(document).__name__}"
         raise InputError(f"{path.name}: must be a mapping with sweep, seeds and base, got {found}; see tune_configs/")
     included = document.pop("include", [])
     included = [included] if isinstance(included, str) else included
@@ -93,6 +97,17 @@ def _read(path: Path, including: tuple[Path, ...] = ()) -> Document:
     for name in included:
         merged = merge(merged, _read(path.parent / name, (*including, path)))
     return merge(merged, document)
+
+
+def _text(path: Path) -> str:
+    """The text of a sweep file. Devices and pipes, which may never end, are not opened."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("no file")
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES // 2**20} MiB")
+    return content.decode("utf-8")
 
 
 def _scaled(document: Document, scale: str) -> Document:

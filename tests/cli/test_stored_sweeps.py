@@ -14,6 +14,7 @@ from cbp_ray.cli import main
 from cbp_ray.cli.options import Duration, limited_time
 from cbp_ray.results import Block, Store, load
 from cbp_ray.results.tensorboard import write_image
+from cbp_ray.results.verify import cut_short, remove_block
 from cbp_ray.sweeps import Sweep, load_sweep, unfinished
 from cbp_ray.sweeps.plan import find_missing
 from cbp_ray.sweeps.progress import Heartbeat, Totals
@@ -117,6 +118,20 @@ def test_a_runs_file_that_is_gone_is_noticed(store: Store, capsys: pytest.Captur
     first(store, "runs/*").unlink()
     assert main(["verify", *location(store)]) == 1
     assert "runs/ is missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [cut, empty, Path.unlink])
+@pytest.mark.parametrize("folder", ["curves", "runs"])
+def test_files_that_are_not_whole_don_t_count_as_done(folder: str, damage: Callable[[Path], None], store: Store) -> None:
+    path = first(store, f"{folder}/*")
+    damage(path)
+    (status,) = statuses(store)
+    assert (status.state, status.done) == ("incomplete", 9)
+    if folder == "runs" or path.exists():
+        assert status.warnings == [f"{path.stem} is damaged; run the sweep again, which redoes it"]
+        assert [str(name) for name in cut_short(store)] == [path.stem]
+        remove_block(store, *cut_short(store))
+    assert cut_short(store) == [] and len(store.names()) == 3
 
 
 def test_damaged_results_are_one_line_that_says_what_to_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

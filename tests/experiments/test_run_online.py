@@ -174,11 +174,19 @@ def test_bad_configs_are_refused_in_one_line(change, field):
         run_online(CONFIG | change, [0])
 
 
-@pytest.mark.parametrize("seeds", [[], [-1], [2**64], [1.7], [1.0], "12", b"12", [True], 5, None, ["a"], ["1"], [None]])
+@pytest.mark.parametrize(
+    "seeds", [[], [-1], [2**64], [1.7], [1.0], "12", b"12", [True], 5, None, ["a"], ["1"], [None], [0, 1, 0]]
+)
 def test_bad_seeds_are_refused(seeds):
     for function in (run_online, iterate_online):
         with pytest.raises(InputError, match=r"^seeds: [^\n]*$"):
             function(CONFIG, seeds)
+
+
+def test_a_run_that_diverges_is_told():
+    config = CONFIG | {"optimizer": {"name": "sgd", "step_size": 1e6}, "examples": 500}
+    with pytest.warns(RuntimeWarning, match=r"^run_online: 2 of 2 runs diverged: error is not finite"):
+        assert not np.isfinite(run_online(config, [0, 1]).error).all()
 
 
 def test_seeds_may_be_integers_of_numpy():

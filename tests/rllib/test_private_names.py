@@ -57,6 +57,7 @@ USED = {
     },
     "rllib_ext/config.py": {
         "ray.rllib.algorithms.ppo.ppo:PPOConfig": "_model_config_auto_includes _rl_module_spec",
+        "ray.tune.registry": "_global_registry",
     },
     "rllib_ext/ant/algorithm_mixin.py": {"ray.rllib.algorithms.algorithm:Algorithm": "_check_component"},
     "rllib_ext/ant/open_env_runner.py": {

@@ -12,6 +12,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.tune.registry import register_env
 from rllib_help import ACTIONS, MODULE, OBSERVATIONS, SPACES, config, mini_batch, parameters
 from torch import Tensor, nn
 
@@ -153,6 +154,21 @@ def test_a_module_that_cannot_be_treated_is_refused_by_name(spec: RLModuleSpec, 
     # The same on the driver, when learners are actors.
     with pytest.raises(InputError, match="can't treat"):
         made.learners(num_learners=2).build_learner_group(spaces=SPACES)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("SliperyAnt-v0", "did you mean 'SlipperyAnt-v0'?"), ("nonsense", "register it first")]
+)
+def test_an_environment_that_nobody_knows_is_named(name: str, fix: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ContinualPPOConfig().environment(name).validate()
+    assert str(caught.value).endswith(fix) and str(caught.value).startswith(f".environment({name!r}): ")
+
+
+def test_an_environment_may_be_registered_or_have_no_version() -> None:
+    register_env("made-up", lambda _: gym.make("CartPole-v1"))
+    for name in ("made-up", "CartPole", "CartPole-v1", "SlipperyAnt-v0"):
+        ContinualPPOConfig().environment(name).validate()
 
 
 def test_without_generate_and_test_any_module_will_do() -> None:

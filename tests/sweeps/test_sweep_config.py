@@ -199,6 +199,9 @@ BROKEN = {
     "more flips than bits": (GOOD.replace("examples: 40", "problem: {flipping_bits: 30}"), "groups.cbp.problem.flipping_bits"),
     "an anchor that contains itself": (GOOD.replace("groups:", "groups: &a\n  more: *a"), "file.yaml"),
     "missing include": ("include: nowhere.yaml\n" + GOOD, "nowhere.yaml"),
+    "include of a device": ("include: /dev/zero\n" + GOOD, "zero"),
+    "include of a list": ("include: list.yaml\n" + GOOD, "list.yaml"),
+    "a layer too wide": (GOOD.replace("activation: [tanh, relu]", "hidden: [1000000000]"), "groups.cbp.network.hidden.0"),
     "include of itself": ("include: file.yaml\n" + GOOD, "file.yaml: include"),
     "unknown scale": (GOOD + "scales: {tiny: {}}\n", "scales.tiny"),
     "unknown key in a scale": (GOOD + "scales: {smoke: {sedes: 1}}\n", "scales.smoke.sedes"),
@@ -230,12 +233,14 @@ def test_a_broken_file_is_refused_in_one_line_and_nothing_is_written(
 ) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
+    (tmp_path / "list.yaml").write_text("[a secret]")
     assert main(["run", str(path), "--storage", str(tmp_path / "results")]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1
     assert output.err.removeprefix("cbp-ray run: ").startswith((f"{field}: ", f"file.yaml: {field}: "))
-    assert [p.name for p in tmp_path.iterdir()] == ["file.yaml"]
+    assert "secret" not in output.err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.yaml", "list.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +253,7 @@ def test_a_broken_file_is_refused_in_one_line_and_nothing_is_written(
         (["--seeds", "x"], "file.yaml: seeds"),
         (["--scale", "smoke"], "file.yaml: scale"),
         (["--storage", __file__], "--storage"),
+        (["--storage", "/proc/results"], "--storage"),
         (["--storage", "nonsense://x"], "--storage"),
         (["--address", "ray://here:10001"], "address"),
         (["--address", "http://here:8265"], "address"),

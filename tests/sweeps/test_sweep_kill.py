@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from sweep_help import Program, assert_bit_equal, kill, snapshot
 
+from cbp_ray.results import Store
 from cbp_ray.sweeps import load_sweep
+from cbp_ray.sweeps.status import statuses
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -111,6 +113,21 @@ def test_a_sweep_survives_the_death_of_a_worker_of_ctrl_c_of_the_raylet_and_of_t
     victim.check_stored()
     # A worker that died was in one trial; the driver and Ctrl-C cut short at most two each.
     assert 16 <= victim.check_results() <= 16 + 1 + 2 * 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_sigterm_ends_a_sweep_as_ctrl_c_does(victim: Victim) -> None:
+    victim.file.write_text(SWEEP.replace("400_000", "4_000_000"))
+    program = victim.start()
+    program.wait_for("trial_start", 2)
+    program.wait_for("progress", 1)
+    os.kill(program.process.pid, signal.SIGTERM)
+    assert program.wait(60) == 130
+    assert program.errors().splitlines()[-1] == "cbp-ray: interrupted" and "SIGTERM" not in program.errors()
+    (status,) = statuses(Store(victim.storage, "killed"))
+    assert status.state == "interrupted"
+    assert list((victim.storage / "killed" / "checkpoints").iterdir())
 
 
 @pytest.mark.long

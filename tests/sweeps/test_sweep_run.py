@@ -69,6 +69,16 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
     (status,) = statuses(Store(tmp_path, "small"))
     assert (status.state, status.done, status.missing) == ("complete", 18, 0)
 
+    damaged = min((folder / "curves").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    told: list[Event] = []
+    redone = run_sweep(sweep, tmp_path, progress=told.append)
+    assert (redone.trials_done, redone.stored_runs) == (1, 12)
+    assert [event.about["message"] for event in told if event.kind == "warning"] == [
+        f"{damaged.stem} is damaged; its runs are made again"
+    ]
+    assert_bit_equal(sweep, tmp_path)
+
     before = snapshot(tmp_path)
     again = run_sweep(sweep, tmp_path)
     assert (again.trials_done, again.runs_done, again.stored_runs) == (0, 0, 18)

@@ -1,0 +1,53 @@
+"""Weight clipping: no weight grows beyond a multiple of its initial range."""
+
+import math
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import Optimizer
+
+from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions
+from cbp_ray.validation import positive
+
+
+class WeightClipping(WeightRule):
+    """Clips every weight and bias of a Linear or convolution to [-κ s, κ s] after the optimizer's step.
+
+    s is the bound of the layer's initial distribution if that is uniform, and 1/√fan_in otherwise, for its bias as well.
+    Parameters of other modules are left alone.
+
+    Args:
+      model: a network, at its initial weights.
+      optimizer: the optimizer, or several, that hold its parameters.
+      factor: κ.
+      last_layer: whether the last layer is clipped, too.
+
+    References:
+      Elsayed, Lan, Lyle and Mahmood, Weight Clipping for Deep Continual and Reinforcement Learning, 2024.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer | Iterable[Optimizer], factor: float = 2.0, last_layer: bool = True
+    ) -> None:
+        super().__init__(model, optimizer)
+        self.factor = positive("WeightClipping: factor", factor)
+        distributions = initial_distributions(model)
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in distributions))
+        self.bounds: dict[str, float] = {}
+        """κ s by parameter."""
+        for name, (distribution, _) in distributions.items():
+            layer = name.rpartition(".")[0]
+            if name in self.parameters and (last_layer or layer != layers[-1]):
+                fan_in = model.get_submodule(layer).weight[0].numel()  # type: ignore[index]
+                bound = distribution.scale if distribution.kind == "uniform" else 1 / math.sqrt(fan_in)
+                self.bounds[name] = self.factor * bound
+
+    def after(self) -> dict[str, int]:
+        changed = {}
+        for name, bound in self.bounds.items():
+            p = self.parameters[name]
+            beyond = int((p.abs() > bound).sum())
+            if beyond:
+                p.clamp_(-bound, bound)
+                changed[name] = beyond
+        return changed

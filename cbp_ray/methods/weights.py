@@ -1,0 +1,128 @@
+"""Rivals of Continual Backprop that act on single weights; `cbp_ray.algorithm.weights` has their equations."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from cbp_ray.methods.method import COLOURS, AfterStep, Method
+from cbp_ray.validation import Count, DecayRate, NotNegative, Positive, Rate
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+def _one(seed: int | Sequence[int]) -> int:
+    assert isinstance(seed, int)  # they do not take networks in a stack
+    return seed
+
+
+class L2Init(Method):
+    """Backprop with L2 regularisation towards the initial parameters (Kumar et al. 2023)."""
+
+    label = "L2-Init"
+    swept = "strength"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["orange"], "marker": "v", "linestyle": (0, (4, 2))}
+
+    name: Literal["l2_init"] = "l2_init"
+    """Name of the method in configs."""
+    strength: NotNegative
+    """λ: the gradient becomes g + λ (w - w₀)."""
+
+    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+        from cbp_ray.algorithm.weights import L2Init
+
+        return L2Init(model, optimizer, self.strength)
+
+
+class PerturbedBackprop(Method):
+    """Shrink and perturb (Ash and Adams 2020), in one of its online forms."""
+
+    label = "S&P"
+    swept = "noise"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["purple"], "marker": "P"}
+
+    name: Literal["shrink_perturb"] = "shrink_perturb"
+    """Name of the method in configs."""
+    noise: NotNegative
+    """σ of the noise that is added in every step."""
+    variant: Literal["nature2024", "gradient", "initial"] = "nature2024"
+    """Which form; see `cbp_ray.algorithm.weights.ShrinkAndPerturb`."""
+    shrinkage: Rate = 0.0
+    """s of variant `initial`; the others shrink by weight decay."""
+    weight_decay: NotNegative = 0.0
+    """λ: the gradient becomes g + λ w."""
+
+    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+        from cbp_ray.algorithm.weights import ShrinkAndPerturb
+
+        return ShrinkAndPerturb(model, optimizer, self.noise, self.variant, self.shrinkage, _one(seed))
+
+
+class ClippedBackprop(Method):
+    """Weight clipping (Elsayed et al. 2024)."""
+
+    label = "clipping"
+    swept = "factor"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["sky"], "marker": "d"}
+
+    name: Literal["clipping"] = "clipping"
+    """Name of the method in configs."""
+    factor: Positive
+    """κ: weights stay within ±κ times the bound of their initial distribution."""
+    last_layer: bool = True
+    """Whether the last layer is clipped, too."""
+
+    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+        from cbp_ray.algorithm.weights import WeightClipping
+
+        return WeightClipping(model, optimizer, self.factor, self.last_layer)
+
+
+class UtilityPerturbedBackprop(Method):
+    """UPGD-W, first order, with the global scaling (Elsayed and Mahmood 2024); AdaUPGD with Adam."""
+
+    label = "UPGD"
+    swept = "noise"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["green"], "marker": "X", "linestyle": (0, (4, 2))}
+
+    name: Literal["upgd"] = "upgd"
+    """Name of the method in configs."""
+    noise: NotNegative
+    """σ of the noise in the gradient."""
+    decay_rate: DecayRate = 0.9999
+    """β of the utilities' traces."""
+    protects: bool = True
+    """Whether weights of use keep what they have learned."""
+    weight_decay: NotNegative = 0.0
+    """λ: the gradient becomes g + λ w."""
+
+    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+        from cbp_ray.algorithm.weights import UPGD
+
+        return UPGD(model, optimizer, self.noise, self.decay_rate, self.protects, _one(seed))
+
+
+class WeightReinitialization(Method):
+    """Selective weight reinitialisation, proportional (Hernandez-Garcia et al. 2025)."""
+
+    label = "SWR"
+    swept = "rate"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["blue"], "marker": "*", "linestyle": (0, (4, 2))}
+
+    name: Literal["swr"] = "swr"
+    """Name of the method in configs."""
+    rate: Rate
+    """ρ, the share of a parameter's weights that is drawn anew each time."""
+    every: Count = 1000
+    """Steps from one time to the next."""
+    utility: Literal["gradient", "magnitude", "random"] = "gradient"
+    """What decides: |g w|, |w|, or chance."""
+    decay_rate: DecayRate = 0.0
+    """β of the utilities' traces."""
+    weight_decay: NotNegative = 0.0
+    """λ: the gradient becomes g + λ w."""
+
+    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+        from cbp_ray.algorithm.weights import WeightReinitialization
+
+        return WeightReinitialization(model, optimizer, self.rate, self.every, self.utility, self.decay_rate, _one(seed))
