@@ -13,6 +13,8 @@ class Needs(NamedTuple):
     """|h| of every unit."""
     deviation: bool = False
     """|h - f̂| of every unit."""
+    fired: bool = False
+    """In which share of the examples h > 0."""
     magnitude_out: bool = False
     """Σ|w| over the weights out of every unit."""
     magnitude_in: bool = False

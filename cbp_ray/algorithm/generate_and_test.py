@@ -39,7 +39,7 @@ from cbp_ray.algorithm.watched_layer import Population, WatchedLayer
 from cbp_ray.algorithm.watched_site import CalledThrough, CalledWith, Scratch, WatchedSite
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
-from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Utility
+from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Needs, Utility
 
 
 class GenerateAndTest:
@@ -127,7 +127,7 @@ class GenerateAndTest:
             seed,
         )
         model = unwrap(model)
-        needs, variant = NEEDS[self.settings.utility], self.settings.variant
+        needs, variant = self._measured(), self.settings.variant
         self._optimizers = optimizers_by_parameter(optimizer)
         found = treatable(model, layers, self._optimizers, biases=variant.transfers_bias, preset=preset, strict=strict)
         self.untreated: dict[str, str] = found.untreated
@@ -177,12 +177,12 @@ class GenerateAndTest:
         self.average_over_replicas: Callable[[Tensor], None] | None = None
         """In data-parallel training: replaces averages over this replica's examples by those over all replicas', in place."""
 
-    def _allocate(self) -> None:
-        """Makes the state beside the weights.
+    def _measured(self) -> Needs:
+        """What every step measures."""
+        return NEEDS[self.settings.utility]
 
-        The averages of all layers stand end to end, so that a step needs few operations: at the sizes of the paper's
-        networks, calling an operation costs more than carrying it out.
-        """
+    def _allocate(self) -> None:
+        """Makes the state beside the weights, of all layers end to end: few operations, whose calls cost more than the work."""
         last = self._layers[-1]
         of_units = torch.zeros(last.at.stop, dtype=last.dtype, device=last.device)
         of_taps = torch.zeros(self._taps.count, dtype=last.dtype, device=last.device)
@@ -315,7 +315,7 @@ class GenerateAndTest:
         """Replaces up to `count` eligible units with the smallest utility."""
         utility = report._utilities(units)
         eligible = self.steps - self._birth[units.at] > self.settings.maturity_threshold
-        chosen, nonfinite = select(utility.cpu().numpy(), eligible, count)
+        chosen, nonfinite = self._select(units, utility.cpu().numpy(), eligible, count)
         index = torch.from_numpy(chosen).to(utility.device)
         units.nonfinite += nonfinite
         if nonfinite:
@@ -337,6 +337,12 @@ class GenerateAndTest:
             self._average_utility[later.at] = self._new_utility(later.at)
             if self._utility_estimate is not None:
                 self._utility_estimate[later.at] = tester.estimate(self._average_utility[later.at], self._correction[later.at])
+
+    def _select(
+        self, units: Population, utility: NDArray[Any], eligible: NDArray[np.bool_], count: int
+    ) -> tuple[NDArray[np.int64], int]:
+        """Which units go, and how many can't because their utility is not finite."""
+        return select(utility, eligible, count)
 
     def warn_of_nonfinite(self, units: Population, count: int) -> None:
         """Says once that some units can't be replaced."""

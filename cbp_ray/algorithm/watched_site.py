@@ -122,6 +122,8 @@ class WatchedSite:
         """Whether one segment is all there is."""
         self.waiting = False
         self.pending: list[Tensor] = []
+        self.examples = 0
+        """Examples and positions in the last step."""
         self.folded: Observed | None = None
         self.scratch = scratch
         self.statistics: Statistics | None = None
@@ -173,7 +175,7 @@ class WatchedSite:
             return self._average(h, self.parts[0][0], f_hat, mean, activity)
         if self.needs_mean and mean is None:
             mean = self.mean.new_empty(self.count)
-        if (self.needs.deviation or self.needs.absolute) and activity is None:
+        if (self.needs.deviation or self.needs.absolute or self.needs.fired) and activity is None:
             activity = self.activity.new_empty(self.count)
         observed: Observed | None = None
         for segment, taps in self.parts:
@@ -198,6 +200,8 @@ class WatchedSite:
             magnitude = torch.sub(h, f_hat if len(over) == 1 else f_hat[:, None], out=self.scratch.like(h)).abs_()
         elif self.needs.absolute:
             magnitude = torch.abs(h, out=self.scratch.like(h))
+        elif self.needs.fired:
+            magnitude = (h > 0).to(h)
         return Observed(
             torch.mean(h, over, out=mean) if self.needs_mean else None,
             None if magnitude is None else torch.mean(magnitude, over, out=activity),
@@ -225,6 +229,7 @@ class WatchedSite:
         for h in self.pending:
             self.fold(h, f_hat)
         assert self.folded is not None
+        self.examples = self.folded.examples
         for average, place in ((self.folded.mean, self.mean), (self.folded.activity, self.activity)):
             if average is not None and average is not place:
                 place.copy_(average)

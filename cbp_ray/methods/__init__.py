@@ -17,6 +17,8 @@ from cbp_ray.methods.backprop import OnlineNormalization as OnlineNormalization
 from cbp_ray.methods.continual_backprop import ContinualBackprop as ContinualBackprop
 from cbp_ray.methods.method import AfterStep as AfterStep
 from cbp_ray.methods.method import Method as Method
+from cbp_ray.methods.units import ReDo as ReDo
+from cbp_ray.methods.units import SelfNormalizedResets as SelfNormalizedResets
 from cbp_ray.methods.weights import ClippedBackprop as ClippedBackprop
 from cbp_ray.methods.weights import L2Init as L2Init
 from cbp_ray.methods.weights import PerturbedBackprop as PerturbedBackprop
@@ -25,7 +27,7 @@ from cbp_ray.methods.weights import WeightReinitialization as WeightReinitializa
 
 OWN: tuple[type[Method], ...] = (
     *(BP, L2, OnlineNormalization, ContinualBackprop, Linear),
-    *(L2Init, PerturbedBackprop, ClippedBackprop, UtilityPerturbedBackprop, WeightReinitialization),
+    *(L2Init, PerturbedBackprop, ClippedBackprop, UtilityPerturbedBackprop, WeightReinitialization, ReDo, SelfNormalizedResets),
 )
 VARIABLE = "CBP_RAY_METHODS"
 
