@@ -25,6 +25,7 @@ ALGORITHMS = {
     "random": CBP | {"utility": "random"},
     "linear": {"name": "linear"},
 }
+KEPT = {"cbp", "online_norm", "nature"}
 OPTIMIZERS = {
     "sgd": {"name": "sgd", "step_size": 0.03},
     "adam": {"name": "adam", "step_size": 3e-3, "betas": (0.9, 0.99)},
@@ -39,7 +40,7 @@ def close(comp, ref, run=None):
         np.testing.assert_allclose(found, ref[name], rtol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", first(3, ["cbp", "online_norm", "nature", *sorted(ALGORITHMS.keys() - KEPT)]))
 @pytest.mark.parametrize("optimizer", first(1, ["adam", "sgd"]))
 def test_stacked_runs_equal_single_runs(algorithm, optimizer):
     activation = "tanh" if algorithm == "l2" else "relu"

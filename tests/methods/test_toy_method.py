@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from long_tests import first
 from matplotlib.legend import Legend
 from sweep_help import assert_bit_equal
 
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.experiments import OnlineConfig, iterate_online, run_online
+from cbp_ray.results import Store
 from cbp_ray.sweeps import load_sweep
+from cbp_ray.sweeps.block_run import BlockRun
+from cbp_ray.sweeps.plan import find_missing, make_plan
+from cbp_ray.sweeps.resolved import record_sweep
 
 pytestmark = pytest.mark.xdist_group("ray")
 HERE = Path(__file__).parents[1] / "support"
@@ -64,15 +69,25 @@ def test_a_split_run_equals_the_unbroken_run_bit_for_bit() -> None:
         np.testing.assert_equal(comp.metrics, ref.metrics)
 
 
+@pytest.mark.parametrize("through_ray", first(1, [False, True]))
 def test_it_is_swept_drawn_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    through_ray: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "toys.yaml"
     file.write_text(SWEEP)
-    ray.shutdown()  # of tests before, whose workers don't know the method
-    assert main(["run", str(file), "--storage", str(tmp_path)]) == 0
-    assert "6 runs in 3 trials" in capsys.readouterr().out
-    assert_bit_equal(load_sweep(file), tmp_path)
+    sweep = load_sweep(file)
+    if through_ray:
+        ray.shutdown()  # of tests before, whose workers don't know the method
+        assert main(["run", str(file), "--storage", str(tmp_path)]) == 0
+        assert "6 runs in 3 trials" in capsys.readouterr().out
+    else:
+        store = Store(tmp_path, sweep.name)
+        record_sweep(sweep, store)
+        for trial in make_plan(find_missing(sweep, store), 1).trials:
+            run = BlockRun(store, trial.block)
+            while not run.advance()["done"]:
+                pass
+    assert_bit_equal(sweep, tmp_path)
 
     legends: list[list[str]] = []
     make = Legend.__init__

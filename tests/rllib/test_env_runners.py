@@ -77,6 +77,7 @@ def forget(algorithm: Algorithm) -> None:
     algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.record.clear())  # type: ignore[union-attr, attr-defined]
 
 
+@pytest.mark.long
 def test_one_runner_and_tensorboard(tmp_path: Path) -> None:
     algorithm = build(1, 1)
     tensorboard, trial = TBXLoggerCallback(), cast(Any, Trial(tmp_path))

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+from long_tests import first
 from sweep_help import SMALL, assert_bit_equal, snapshot
 
 from cbp_ray.cli import main
@@ -167,7 +168,7 @@ def test_without_the_token_the_job_server_answers_401(authorization: str | None,
 
 
 @pytest.mark.parametrize("token", [None, "0" * 32], ids=["none", "another"])
-@pytest.mark.parametrize("command", ["submit", "run"])
+@pytest.mark.parametrize("command", first(1, ["submit", "run"]))
 def test_a_user_without_the_token_is_told_how_to_get_it(
     command: str, token: str | None, address: tuple[str, str], folder: Path, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_more_seeds_more_values_and_other_files_run_only_what_is_new(file: Path,
     assert names == {"small.yaml", "small.json", "other.yaml", "other.json"}
 
 
+@pytest.mark.long
 def test_a_trial_that_fails_is_retried_then_recorded_while_the_rest_goes_on(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
