@@ -69,20 +69,24 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
     (status,) = statuses(Store(tmp_path, "small"))
     assert (status.state, status.done, status.missing) == ("complete", 18, 0)
 
-    damaged = min((folder / "curves").iterdir())
+    before = snapshot(tmp_path)
+    again = run_sweep(sweep, tmp_path)
+    assert (again.trials_done, again.runs_done, again.stored_runs) == (0, 0, 18)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.long
+def test_a_block_that_is_damaged_is_named_and_made_again(file: Path, tmp_path: Path) -> None:
+    sweep = load_sweep(file)
+    run_sweep(sweep, tmp_path)
+    damaged = min((tmp_path / "small" / "curves").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    told: list[Event] = []
-    redone = run_sweep(sweep, tmp_path, progress=told.append)
+    told, redone = run(sweep, tmp_path)
     assert (redone.trials_done, redone.stored_runs) == (1, 12)
     assert [event.about["message"] for event in told if event.kind == "warning"] == [
         f"{damaged.stem} is damaged; its runs are made again"
     ]
     assert_bit_equal(sweep, tmp_path)
-
-    before = snapshot(tmp_path)
-    again = run_sweep(sweep, tmp_path)
-    assert (again.trials_done, again.runs_done, again.stored_runs) == (0, 0, 18)
-    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.long
