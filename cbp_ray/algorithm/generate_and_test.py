@@ -349,8 +349,8 @@ class GenerateAndTest:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"GenerateAndTest: step {self.steps}: {count} of {units.count} units in layer {units.name!r} have a "
-                "utility that is not finite and can't be replaced; see .nonfinite (this is said once)",
+                f"GenerateAndTest: step {self.steps}: {min(count, units.count)} of {units.count} units in layer {units.name!r} "
+                "have a utility that is not finite and can't be replaced; see .nonfinite (this is said once)",
                 RuntimeWarning,
                 stacklevel=6,
             )

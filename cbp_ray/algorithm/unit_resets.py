@@ -37,6 +37,8 @@ class _UnitResets(GenerateAndTest):
         strict: bool,
         maturity_threshold: int = 0,
     ) -> None:
+        if not isinstance(seed, int):
+            raise InputError(f"{type(self).__name__}: seed must be one whole number, got {seed!r}; use one network at a time")
         super().__init__(
             *(model, optimizer, 0.0, maturity_threshold, decay_rate, "contribution", "paper", seed),
             init=init,
@@ -44,8 +46,6 @@ class _UnitResets(GenerateAndTest):
             strict=strict,
             compiled=False,
         )
-        if isinstance(self.settings.seed, tuple):
-            raise InputError(f"{type(self).__name__}: seed must be one whole number, got several; use one network at a time")
 
     def _new_utility(self, at: slice | None = None) -> Tensor:
         # A unit that is read in several places has the mean over these.
@@ -171,7 +171,10 @@ class SelfNormalizedResets(_UnitResets):
         average = super()._new_utility(at)
         if at is None:
             fired = (self._taps.by_unit(self._activity) > 0).cpu()
-            self.silence = torch.where(fired, 0.0, self.silence + self._sites[0].examples)
+            # Of each unit the examples, and positions, of the first place where it is read.
+            seen = torch.cat([torch.full((site.count,), float(site.examples)) for site in self._sites])
+            first = torch.cat([layer.taps[:, 0] for layer in self._layers])
+            self.silence = torch.where(fired, 0.0, self.silence + seen[first].double())
             estimate = tester.estimate(average, self._correction).double().cpu()
             self.firing = torch.where(fired, estimate, self.firing)
         return average

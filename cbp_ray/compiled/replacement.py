@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cbp_ray.algorithm.replacement import new_units
 from cbp_ray.algorithm.watched_layer import Population
 from cbp_ray.compiled.mlp import Matrix, part
 from cbp_ray.compiled.statistics import magnitudes
 from cbp_ray.compiled.units import Units, Watching, follow_utility
+from cbp_ray.initial_weights import Distribution
 from cbp_ray.kernels.choices import Utility
 from cbp_ray.kernels.random_draws import BERNOULLI, RANDOM_UTILITY, uniform
 from cbp_ray.kernels.rules import smallest_finite
@@ -175,23 +177,30 @@ def replace_due(
             follow_utility(later, watching)
 
 
+def _rows(weights: Tensor, biases: Tensor) -> Matrix:
+    rows: Matrix = torch.cat([weights, biases[:, None]], 1).float().numpy()
+    return rows
+
+
 class ReadyUnits:
     """New units of one layer, drawn before they are needed."""
 
     def __init__(self, units: Population) -> None:
         self._units = units
         self._first = 0
+        self._distribution: Distribution | None = None
         self._rows: Matrix = np.zeros((0, 0), np.float32)
 
     def rows(self, rate: float, bernoulli: bool) -> tuple[int, Matrix]:
         """Enough new units for the next step, input weights and then the bias, and the number of the first of them."""
         units, number = self._units, self._units.replaced
         most = most_due(rate, bernoulli, units.count, units.exposure, number)
-        if not self._first <= number <= self._first + len(self._rows) - most:
+        distribution = units.layer.distributions[0]
+        if distribution != self._distribution or not self._first <= number <= self._first + len(self._rows) - most:
             (part,) = units.layer.units.producers
             numbers = range(number, number + most + READY)
-            weights, biases = new_units(units.layer.distributions[0], part.share, units.seed, units.layer.number, numbers)
-            self._first, self._rows = number, torch.cat([weights, biases[:, None]], 1).float().numpy()
+            weights, biases = new_units(distribution, part.share, units.seed, units.layer.number, numbers)
+            self._distribution, self._first, self._rows = distribution, number, _rows(weights, biases)
         return self._first, self._rows
 
 

@@ -79,6 +79,8 @@ def _is_whole(folder: str, name: str) -> bool:
             end = file.read()
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise InputError(f"{folder}/{name}: must be readable, got {error.strerror}; see its permissions") from None
     if head != MARK or len(end) < END.size:
         return False
     length, mark = END.unpack(end)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cbp_ray.errors import InputError
 from cbp_ray.problems import mnist_files
+from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
 from cbp_ray.results.verify import cut_short, remove_block
 from cbp_ray.sweeps import cluster
@@ -69,7 +70,8 @@ def run_sweep(
         progress(Event("phase", Totals(0, 0, 0, 0, 0.0, doing=doing)))
 
     say(f"looking up what is stored in {store.folder.location}")
-    damaged = cut_short(store)
+    keys = {config_key(configuration.config, sweep.engine) for configuration in sweep.configurations}
+    damaged = [name for name in cut_short(store) if sweep.tune is not None or name.key in keys]
     for name in damaged:
         remove_block(store, name)
     news = [f"{name} is damaged; its runs are made again" for name in damaged]

@@ -98,6 +98,19 @@ def test_self_normalised_resets_are_their_rule(batch: int) -> None:
     assert {0, 1, 2} <= set(reset) and len(reset) == snr.replaced["0"]
 
 
+def test_silence_counts_the_examples_and_positions_of_a_units_own_layer() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 36, 3), nn.ReLU(), nn.Linear(3, 1))
+    with torch.no_grad():
+        model[0].bias[0] = model[3].bias[0] = -1e3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    snr = SelfNormalizedResets(model, optimizer)
+    for _ in range(2):
+        model(torch.randn(5, 1, 8, 8)).sum().backward()
+        optimizer.step()
+        snr.step()
+    assert snr.silence[[0, 2]].tolist() == [2 * 5 * 36, 2 * 5]
+
+
 @pytest.mark.parametrize("kind", ["redo", "snr"])
 def test_saved_and_loaded_midway_equals_the_unbroken_run(kind: str) -> None:
     def made(model: nn.Module, optimizer: Any) -> Any:

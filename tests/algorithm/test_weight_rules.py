@@ -346,5 +346,25 @@ def test_after_close_nothing_happens() -> None:
 )
 def test_bad_arguments(make: Callable[..., Any], what: str) -> None:
     model = network()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
     with pytest.raises(InputError, match=what):
-        make(model, OPTIMIZERS["sgd"](model.parameters()))
+        make(model, optimizer)
+    train(model, optimizer, None, last=1)  # nothing stays behind
+
+
+@pytest.mark.parametrize("method", ["clipping", "initial", "swr"])
+def test_what_is_drawn_anew_does_not_depend_on_the_weights_at_loading(method: str) -> None:
+    model = network()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    made = ON[method](model, optimizer)
+    other = network()
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(7)
+    del other[0].__dict__["_cbp_ray_initial_distribution"], other[2].__dict__["_cbp_ray_initial_distribution"]
+    again = ON[method](other, OPTIMIZERS["sgd"](other.parameters()))
+    again.load_state_dict(made.state_dict())
+    if method == "clipping":
+        assert again.bounds == made.bounds  # type: ignore[attr-defined]
+    else:
+        assert again._distributions == made._distributions  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """Weight clipping: no weight grows beyond a multiple of its initial range."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -41,6 +42,13 @@ class WeightClipping(WeightRule):
                 fan_in = model.get_submodule(layer).weight[0].numel()  # type: ignore[index]
                 bound = distribution.scale if distribution.kind == "uniform" else 1 / math.sqrt(fan_in)
                 self.bounds[name] = self.factor * bound
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "bounds": dict(self.bounds)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.bounds = {name: float(bound) for name, bound in state["bounds"].items()}
 
     def after(self) -> dict[str, int]:
         changed = {}

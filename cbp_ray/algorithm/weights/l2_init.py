@@ -38,6 +38,7 @@ class L2Init(WeightRule):
         super().__init__(model, optimizer)
         self.strength = not_negative("L2Init: strength", strength)
         self.initial = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self.listen()
 
     def before(self) -> None:
         if self.strength == 0:

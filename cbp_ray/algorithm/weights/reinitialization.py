@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions
+from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
 from cbp_ray.validation import in_unit_interval, whole_number
@@ -66,6 +66,7 @@ class WeightReinitialization(WeightRule):
         """Steps since the traces began."""
         self.replaced = dict.fromkeys((name for name in self.parameters if self._treats(name)), 0)
         """Number of weights drawn anew since the beginning, by parameter."""
+        self.listen()
 
     def _treats(self, name: str) -> bool:
         return name in self._distributions or name in self._constants
@@ -99,9 +100,8 @@ class WeightReinitialization(WeightRule):
 
     def _draw_anew(self, name: str, number: int) -> int:
         p = self.parameters[name]
-        where = (self.steps, number, 1)
         expected = self.rate * p.numel()
-        draws = uniforms(self.seed, Purpose.NEW_WEIGHTS, 1 + 2 * p.numel(), address=where)
+        draws = uniforms(self.seed, Purpose.NEW_WEIGHTS, 1 + 2 * p.numel(), address=(self.steps, number, 1))
         count = int(expected) + int(draws[0] < expected - int(expected))
         if count == 0:
             return 0
@@ -116,17 +116,22 @@ class WeightReinitialization(WeightRule):
             own = draws[1 + p.numel() :][chosen]
             values = distribution.bias(own) if is_bias else distribution.single_weight(own)
         index = torch.from_numpy(chosen).to(p.device)
-        p.view(-1)[index] = torch.from_numpy(values).to(p)
+        where = torch.unravel_index(index, p.shape)
+        p[where] = torch.from_numpy(values).to(p)
         for value in self.optimizers[p].state.get(p, {}).values():
             if isinstance(value, Tensor) and value.ndim > 0 and value.shape == p.shape:
-                value.view(-1)[index] = 0
+                value[where] = 0
         return len(chosen)
 
     def state_dict(self) -> dict[str, Any]:
         traces = {name: trace.clone() for name, trace in self.traces.items()}
-        return {**super().state_dict(), "traces": traces, "since": self.since, "replaced": dict(self.replaced)}
+        counts = {"since": self.since, "replaced": dict(self.replaced)}
+        initial = {"distributions": saved_distributions(self._distributions), "constants": dict(self._constants)}
+        return {**super().state_dict(), "traces": traces, **counts, **initial}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.traces = {name: state["traces"][name].to(p, copy=True) for name, p in self.parameters.items()}
         self.since, self.replaced = int(state["since"]), {name: int(count) for name, count in state["replaced"].items()}
+        self._distributions = loaded_distributions(state["distributions"])
+        self._constants = {name: float(value) for name, value in state.get("constants", {}).items()}

@@ -1,7 +1,7 @@
 """What methods that act on weights have in common."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -43,9 +43,13 @@ class WeightRule:
                 f"{type(self).__name__}: the optimizer holds no parameter of the model; give it model.parameters()"
             )
         self.steps = 0
+        self._hooks: list[Any] = []
+        self._due = True
+
+    def listen(self) -> None:
+        """Hooks `before` into the optimizers: the end of every constructor, so that one that fails leaves nothing behind."""
         kinds = {id(o): o for o in self.optimizers.values()}.values()
         self._hooks = [o.register_step_pre_hook(lambda *_: self._before()) for o in kinds]
-        self._due = True
 
     def _before(self) -> None:
         # Of several optimizers, the first one's step is the beginning of all.
@@ -85,6 +89,19 @@ class WeightRule:
         """Removes the hooks from the optimizers."""
         for hook in self._hooks:
             hook.remove()
+
+
+def saved_distributions(distributions: Mapping[str, tuple[Distribution, bool]]) -> dict[str, Any]:
+    """Distributions as plain data."""
+    return {name: {**asdict(distribution), "is_bias": is_bias} for name, (distribution, is_bias) in distributions.items()}
+
+
+def loaded_distributions(saved: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Distribution, bool]]:
+    """What `saved_distributions` was made from."""
+    return {
+        name: (Distribution(**{key: value for key, value in each.items() if key != "is_bias"}), bool(each["is_bias"]))
+        for name, each in saved.items()
+    }
 
 
 def initial_distributions(model: nn.Module) -> dict[str, tuple[Distribution, bool]]:

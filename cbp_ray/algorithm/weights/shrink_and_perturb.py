@@ -1,7 +1,7 @@
 """Shrink and perturb, in the online forms that are in use."""
 
-from collections.abc import Iterable
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cbp_ray.algorithm.weights.noise import Noise
-from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions
+from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
 from cbp_ray.validation import not_negative, whole_number
@@ -23,8 +23,10 @@ class ShrinkAndPerturb(WeightRule):
     | variant | after the optimizer's step | source |
     |---|---|---|
     | `nature2024` | θ ← θ + σ ε, ε ~ N(0, 1) | Dohare et al. (2024) |
-    | `gradient` | θ ← θ - α σ ε, as if the noise were in the gradient | Elsayed and Mahmood (2024), "PGD" |
+    | `gradient` | θ ← θ - α σ ε, as if the noise were in the gradient of SGD | Elsayed and Mahmood (2024), "PGD" |
     | `initial` | θ ← (1 - s) θ + σ φ, φ ~ the initial distribution | Kumar et al. (2023); "soft", Juliani and Ash (2024) |
+
+    Of other modules than Linear and convolutions, φ is 1 for weights and 0 for all else.
 
     Args:
       model: a network.
@@ -57,6 +59,13 @@ class ShrinkAndPerturb(WeightRule):
         self.variant, self.seed = variant, whole_number("seed", seed)
         self._noise = Noise(list(self.parameters.values()), self.seed)
         self._distributions = initial_distributions(model) if variant == "initial" else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "distributions": saved_distributions(self._distributions)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._distributions = loaded_distributions(state.get("distributions", {}))
 
     def after(self) -> dict[str, int]:
         parameters: list[Tensor] = list(self.parameters.values())

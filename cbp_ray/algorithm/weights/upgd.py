@@ -21,8 +21,9 @@ class UPGD(WeightRule):
         not protecting:  w ← (1 - αλ) w - α (g + σ ε (1 - Ū))
         with Adam:       w ← w + 2 (1 - Ū) (Δ - α σ ε), where Δ is Adam's own change; not protecting: w + Δ - 2 α σ ε (1 - Ū)
 
-    λ is the optimizer's weight decay. As in the authors' experiments, the step is α and not 2 α, except with Adam, and η is the
-    largest trace without the correction for its age. While no trace is positive, every weight counts as half used.
+    λ is the optimizer's weight decay; with Adam it is a part of Δ, and not outside of it as in AdaUPGD. As in the authors'
+    experiments, the step is α and not 2 α, except with Adam, and η is the largest trace without the correction for its age.
+    While no trace is positive, every weight counts as half used.
 
     Args:
       model: a network.
@@ -56,6 +57,7 @@ class UPGD(WeightRule):
         )
         self._time = 0
         self._before_step: dict[str, Tensor] = {}
+        self.listen()
 
     def before(self) -> None:
         self._time = self.steps + 1
