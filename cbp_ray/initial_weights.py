@@ -91,15 +91,15 @@ def bound(fan_in: int, activation: str) -> float:
 
 
 def draw_initial(
-    distribution: Distribution, units: int, fan_in: int, seed: int, layer: int
+    distribution: Distribution, units: int, fan_in: int, seed: int, layer: int, restart: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A layer's initial weights [units, fan_in] and biases [units], as a function of seed and layer number alone."""
+    """A layer's initial weights [units, fan_in] and biases [units], as a function of seed, layer and restart number alone."""
     width = distribution.width(fan_in)
-    draws = uniforms(seed, Purpose.INITIAL_WEIGHTS, units * (width + 1), address=(layer, 0, 0))
+    draws = uniforms(seed, Purpose.INITIAL_WEIGHTS, units * (width + 1), address=(layer, restart, 0))
     weights = distribution.weight(draws[: units * width].reshape(units, width))[:, :fan_in]
     return weights, distribution.bias(draws[units * width :])
 
 
-def initial_weights(seed: int, layer: int, units: int, fan_in: int, activation: str) -> NDArray[np.float64]:
+def initial_weights(seed: int, layer: int, units: int, fan_in: int, activation: str, restart: int = 0) -> NDArray[np.float64]:
     """Weights [units, fan_in] of one layer, drawn from the Kaiming distribution for the activation behind it."""
-    return draw_initial(Distribution.uniform(bound(fan_in, activation)), units, fan_in, seed, layer)[0]
+    return draw_initial(Distribution.uniform(bound(fan_in, activation)), units, fan_in, seed, layer, restart)[0]

@@ -8,6 +8,7 @@ any node. The key is `(seed, purpose)`; the meaning of the counter's upper three
 compile it; a test compares it with NumPy.
 """
 
+import math
 from enum import IntEnum
 
 import numpy as np
@@ -20,6 +21,11 @@ MASK32 = np.uint64(0xFFFFFFFF)
 SHIFT32 = np.uint64(32)
 MULTIPLIERS = (np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157))
 KEY_STEPS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B))
+HASH_STEP = 0x9E3779B9
+HASH_FACTORS = (0x7FEB352D, 0x846CA68B)
+"""Constants of `mix`, and the distance between the hashes of neighbours."""
+BYTES_MEAN, BYTES_DEVIATION = 510, math.sqrt(4 * (256**2 - 1) / 12)
+"""Of the sum of four uniform bytes."""
 
 
 class Purpose(IntEnum):
@@ -101,3 +107,24 @@ def philox_block(
         x_0, x_1, x_2, x_3 = high_1 ^ x_1 ^ key_0, low_1, high_0 ^ x_3 ^ key_1, low_0
         key_0, key_1 = key_0 + KEY_STEPS[0], key_1 + KEY_STEPS[1]
     return x_0, x_1, x_2, x_3
+
+
+def mix(x: int) -> int:
+    """A hash of 32 bits (Wellons' lowbias32)."""
+    x ^= x >> 16
+    x = x * HASH_FACTORS[0] & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * HASH_FACTORS[1] & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def noise_seed(seed: int) -> tuple[int, int]:
+    """The two words of 32 bits from which a run's noise is made."""
+    first, second = (int(word) & 0xFFFFFFFF for word in words(seed, Purpose.NOISE, 2))
+    return first, second
+
+
+def noise_keys(seed: int, step: int) -> tuple[int, int]:
+    """The two keys of the noise of a step below 2**32."""
+    first, second = noise_seed(seed)
+    return mix(step + first & 0xFFFFFFFF), mix((step ^ second) & 0xFFFFFFFF)

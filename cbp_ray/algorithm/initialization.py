@@ -65,7 +65,9 @@ def distribution_of(scheme: Scheme, module: UnitModule, activation: str | None) 
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, scheme: Scheme = "kaiming", *, activation: str = "tanh", seed: int = 0) -> None:
+def initialize(
+    model: nn.Module, scheme: Scheme = "kaiming", *, activation: str = "tanh", seed: int = 0, restart: int = 0
+) -> None:
     """Draws new weights for every Linear and convolution of `model` and records the distribution for replacements.
 
     Args:
@@ -73,6 +75,7 @@ def initialize(model: nn.Module, scheme: Scheme = "kaiming", *, activation: str 
       scheme: see `distribution_of`. The last layers, which feed nothing, get gain 1.
       activation: the hidden activation, for the gain of `kaiming`; one of `GAINS`.
       seed: seed of the draws.
+      restart: number of the draw, for networks that begin again.
 
     Example:
       >>> model = nn.Sequential(nn.Linear(20, 5), nn.Tanh(), nn.Linear(5, 1))
@@ -85,7 +88,7 @@ def initialize(model: nn.Module, scheme: Scheme = "kaiming", *, activation: str 
     for number, (name, module) in enumerate(modules):
         distribution = distribution_of(scheme, module, activation if name in hidden else "linear")
         units = module.weight.shape[unit_dim(module)]
-        weights, biases = draw_initial(distribution, units, module.weight.numel() // units, seed, number)
+        weights, biases = draw_initial(distribution, units, module.weight.numel() // units, seed, number, restart)
         drawn = torch.from_numpy(weights)
         if isinstance(module, TRANSPOSED):
             drawn = drawn.view(units, module.weight.shape[0], -1).transpose(0, 1)

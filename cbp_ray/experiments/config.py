@@ -1,13 +1,13 @@
 """The settings of one online experiment: a problem, a network, a method, an optimizer, and what is recorded."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cbp_ray.methods import Method, methods
 from cbp_ray.problems import DEFAULT_PROBLEM, PROBLEMS, Problem
-from cbp_ray.validation import ByName, Count, DecayRate, Model, Positive, Width, make
+from cbp_ray.validation import ByName, Count, DecayRate, Model, Positive, SectionError, Width, make
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +22,14 @@ class NetworkConfig(Model):
     """Units in each hidden layer. For Bit-Flipping the kernel takes exactly one layer. Method `linear` ignores it."""
     activation: ActivationName
     """Activation of the hidden units; also decides the gain of the initial weights."""
+    layer_norm: bool = False
+    """Layer normalisation (Ba et al. 2016), with a learned scale and bias, before every activation."""
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what is not there: results from before it could be keep their names."""
+        settings: dict[str, Any] = handler(self)
+        return {name: value for name, value in settings.items() if name != "layer_norm" or value}
 
 
 class OptimizerConfig(Model):
@@ -122,6 +130,12 @@ class OnlineConfig(Model):
         if isinstance(network, Mapping):
             data["network"] = {**defaults["network"], **network}
         return {**{key: value for key, value in defaults.items() if key != "network"}, **data}
+
+    @model_validator(mode="after")
+    def _one_norm(self) -> Self:
+        if self.network.layer_norm and (self.algorithm.kernel() or {}).get("normalized"):
+            raise SectionError(f".network.layer_norm: must be false with method {self.algorithm.name}, got true; use one norm")
+        return self
 
     @classmethod
     def make(cls, config: "Mapping[str, Any] | OnlineConfig") -> "OnlineConfig":

@@ -25,6 +25,38 @@ NEEDS_OUTGOING = tuple(int(Utility[name.upper()]) for name, needs in NEEDS.items
 """Codes of the utilities in which Σ|w_out| has a part."""
 
 
+class Rule(IntEnum):
+    """Codes of the methods that act on single weights; see `cbp_ray.algorithm.weights`."""
+
+    NONE = 0
+    L2_INIT = 1
+    PERTURB = 2
+    PERTURB_GRADIENT = 3
+    PERTURB_INITIAL = 4
+    CLIP = 5
+    UPGD = 6
+    UPGD_UNPROTECTED = 7
+    SWR_GRADIENT = 8
+    SWR_MAGNITUDE = 9
+    SWR_RANDOM = 10
+
+
+UPGDS = (int(Rule.UPGD), int(Rule.UPGD_UNPROTECTED))
+PERTURBS = (int(Rule.PERTURB), int(Rule.PERTURB_GRADIENT), int(Rule.PERTURB_INITIAL), *UPGDS)
+"""Rules that need noise."""
+REINITIALIZES = (int(Rule.SWR_GRADIENT), int(Rule.SWR_MAGNITUDE), int(Rule.SWR_RANDOM))
+FOLLOWS = (*UPGDS, int(Rule.SWR_GRADIENT), int(Rule.SWR_MAGNITUDE))
+"""Rules that keep a trace of every weight's utility."""
+
+
+class Tester(IntEnum):
+    """Codes of the ways to find the units that are replaced; see `cbp_ray.algorithm.unit_resets`."""
+
+    UTILITY = 0
+    ACTIVITY = 1
+    SILENCE = 2
+
+
 class Choices(NamedTuple):
     """What a kernel is compiled for. As constants they cost nothing: the compiler removes every branch on them.
 
@@ -55,6 +87,12 @@ class Choices(NamedTuple):
     """A removed unit's mean contribution moves into the biases of the next layer."""
     bernoulli: bool = False
     """The fraction of a unit that is due is drawn in every step instead of carried to the next one."""
+    tester: int = int(Tester.UTILITY)
+    """Code of the `Tester`."""
+    rule: int = int(Rule.NONE)
+    """Code of the `Rule`."""
+    layer_norm: bool = False
+    """Layer normalisation stands between the input weights and the activation."""
 
 
 NO_CHOICES = Choices(activation=0)
@@ -77,3 +115,22 @@ class Numbers(NamedTuple):
     decay_rate: float = 0.0
     bound: float = 0.0
     """New input weights come from U(-bound, bound)."""
+    bound_out: float = 0.0
+    """The same for output weights."""
+    every: int = 1
+    """Steps from one look to the next, of ReDo and of selective weight reinitialisation."""
+    threshold: float = 0.0
+    """ReDo's τ; the probability at which a silence is no chance, of self-normalised resets."""
+    strength: float = 0.0
+    """λ of L2-Init."""
+    noise: float = 0.0
+    """σ."""
+    shrinkage: float = 0.0
+    """Part of a weight that is lost in every step, of one form of shrink and perturb."""
+    clip: float = 0.0
+    clip_out: float = 0.0
+    """κ of the weights into units and into the output."""
+    trace_decay: float = 0.0
+    """β of the traces of weights' utilities."""
+    reinitialized: float = 0.0
+    """Share of a parameter's weights that is drawn anew each time."""

@@ -98,6 +98,9 @@ def replace_unit(state: Any, choices: Any, numbers: Any, units: int, inputs: int
         state.parameters[rows.weights + j, lane] = numbers.bound * (2.0 * draw - 1.0)
     state.parameters[rows.bias, lane] = 0.0
     state.parameters[rows.out, lane] = 0.0
+    if choices.layer_norm:
+        state.parameters[rows.gain, lane] = 1.0
+        state.parameters[rows.shift, lane] = 0.0
     if choices.adam:
         for k in range(rows.weights, rows.end):
             state.first[k, lane] = 0.0
@@ -108,5 +111,7 @@ def replace_unit(state: Any, choices: Any, numbers: Any, units: int, inputs: int
     state.activation[i, lane] = 0.0
     state.correction[i, lane] = 0.0
     state.age[i, lane] = 0.0
+    state.silence[i, lane] = 0.0
+    state.firing[i, lane] = 0.0
     state.replaced[0, lane] += 1.0
     state.totals[Total.REPLACED, lane] += 1.0

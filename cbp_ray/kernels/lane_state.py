@@ -7,8 +7,9 @@ import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from cbp_ray.kernels.choices import Choices
+from cbp_ray.kernels.choices import FOLLOWS, PERTURBS, Choices, Rule
 from cbp_ray.kernels.lanes import WIDTH, aligned_zeros
+from cbp_ray.randomness import noise_seed
 
 Array = np.ndarray[Any, Any]
 
@@ -74,6 +75,15 @@ class State(NamedTuple):
     """float64, one row each: integers that stay exact up to 2**53."""
     seed: Array
     """uint64, one row."""
+    initial: Array
+    """The first parameters, for L2-Init (one row without it)."""
+    trace: Array
+    """Traces of the utilities of all parameters (one row if the method has none)."""
+    silence: Array
+    firing: Array
+    """Of self-normalised resets: examples since each unit fired, and how often it had fired by then; 0 if never."""
+    noise_seed: Array
+    """uint32, two rows."""
     totals: Array
     """float64, see `Total`: sums over the current bin."""
     largest: Array
@@ -104,6 +114,20 @@ class Scratch(NamedTuple):
     """Units to replace in this step: float64, one row."""
     u_hat: Array
     """û of the units of one lane: float64 [n]."""
+    delta: Array
+    """δ of each unit, where all are needed before the first weight changes."""
+    by_norm: Array
+    """The gradient by the output of each unit's layer normalisation."""
+    keys: Array
+    """Keys of the step's noise: uint32, two rows."""
+    noise: Array
+    """Noise of one unit's own parameters, then of all output weights, and of the output bias."""
+    usefulness: Array
+    """What UPGD multiplies traces by: one row."""
+    clipped: Array
+    """Weights clipped since the beginning of the call: one row."""
+    ranks: Array
+    """Utilities of one parameter of one lane: float64 [n·m]."""
 
 
 class Shape(NamedTuple):
@@ -131,11 +155,16 @@ def new_state(choices: Choices, shape: Shape, dtype: Any, seeds: NDArray[np.uint
             "replaced": aligned_zeros(1, np.float64),
             "steps": aligned_zeros(1, np.float64),
             "seed": aligned_zeros(1, np.uint64),
+            "initial": aligned_zeros(rows if choices.rule == Rule.L2_INIT else 1, dtype),
+            "trace": aligned_zeros(rows if choices.rule in FOLLOWS else 1, dtype),
+            "noise_seed": aligned_zeros(2, np.uint32),
             "totals": aligned_zeros(len(Total), np.float64),
         }
     )
     state.variance[...] = 1
     state.seed[0] = seeds
+    if choices.rule in PERTURBS:
+        state.noise_seed[...] = np.array([noise_seed(int(seed)) for seed in seeds], dtype=np.uint32).T
     unit_parameters(state.parameters, shape)[:, unit_rows(0, m).gain] = 1
     return state
 
@@ -143,7 +172,16 @@ def new_state(choices: Choices, shape: Shape, dtype: Any, seeds: NDArray[np.uint
 def new_scratch(shape: Shape, dtype: Any) -> Scratch:
     """Makes the working memory of a block."""
     per_unit = {name: aligned_zeros(shape.units, dtype) for name in Scratch._fields}
-    others = {"x": aligned_zeros(shape.inputs, dtype), "due": aligned_zeros(1, np.float64), "u_hat": np.zeros(shape.units)}
+    others = {
+        "x": aligned_zeros(shape.inputs, dtype),
+        "due": aligned_zeros(1, np.float64),
+        "u_hat": np.zeros(shape.units),
+        "keys": aligned_zeros(2, np.uint32),
+        "noise": aligned_zeros(shape.inputs + shape.units + 8, dtype),
+        "usefulness": aligned_zeros(1, dtype),
+        "clipped": aligned_zeros(1, dtype),
+        "ranks": np.zeros(shape.units * shape.inputs),
+    }
     return Scratch(**per_unit | others)
 
 

@@ -41,14 +41,15 @@ class LanesModel(models.PrimitiveModel):  # type: ignore[misc]
     """Lanes are an LLVM vector."""
 
     def __init__(self, manager: Any, fe_type: Lanes) -> None:
-        super().__init__(manager, fe_type, _vector(fe_type.dtype, fe_type.width))
+        super().__init__(manager, fe_type, vector_of(fe_type.dtype, fe_type.width))
 
 
 def _element(dtype: types.Float) -> ir.Type:
     return ir.FloatType() if dtype == types.float32 else ir.DoubleType()
 
 
-def _vector(dtype: types.Float, width: int) -> ir.VectorType:
+def vector_of(dtype: types.Float, width: int) -> ir.VectorType:
+    """The LLVM type of lanes."""
     return ir.VectorType(_element(dtype), width)
 
 
@@ -65,7 +66,8 @@ def aligned_zeros(rows: int, dtype: Any) -> np.ndarray[Any, Any]:
     return aligned_flat(rows * WIDTH, dtype).reshape(rows, WIDTH)
 
 
-def _splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
+def splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
+    """Emits a vector with the same scalar everywhere."""
     index = ir.Constant(ir.IntType(32), 0)
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, index)
     mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
@@ -75,7 +77,7 @@ def _splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
 def _as_lanes(context: Any, builder: Any, value: Any, source: types.Type, target: Lanes) -> Any:
     if source == target:
         return value
-    return _splat(builder, context.cast(builder, value, source, target.dtype), _vector(target.dtype, target.width))
+    return splat(builder, context.cast(builder, value, source, target.dtype), vector_of(target.dtype, target.width))
 
 
 # ── arithmetic: + - * / and unary minus; a scalar operand is rounded to the lanes' dtype ──────────────────────────────
@@ -172,7 +174,7 @@ def load(typingctx: Any, array: Any, row: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _row_pointer(context, builder, sig.args[0], args[0], args[1], sig.args[1])
-        vector = _vector(lanes.dtype, WIDTH)
+        vector = vector_of(lanes.dtype, WIDTH)
         return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=lanes.dtype.bitwidth // 8)
 
     return lanes(array, row), codegen
@@ -184,7 +186,7 @@ def store(typingctx: Any, array: Any, row: Any, value: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _row_pointer(context, builder, sig.args[0], args[0], args[1], sig.args[1])
-        vector = _vector(value.dtype, WIDTH)
+        vector = vector_of(value.dtype, WIDTH)
         builder.store(args[2], builder.bitcast(pointer, vector.as_pointer()), align=value.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -201,8 +203,8 @@ def load_bit(typingctx: Any, words: Any, row: Any, shift: Any, like: Any) -> Any
         word = builder.load(builder.bitcast(pointer, integers.as_pointer()), align=4)
         amount = context.cast(builder, args[2], sig.args[2], types.uint32)
         one = ir.Constant(integers, [1] * WIDTH)
-        bit = builder.and_(builder.lshr(word, _splat(builder, amount, integers)), one)
-        return builder.sitofp(bit, _vector(like.dtype, WIDTH))
+        bit = builder.and_(builder.lshr(word, splat(builder, amount, integers)), one)
+        return builder.sitofp(bit, vector_of(like.dtype, WIDTH))
 
     return like(words, row, shift, like), codegen
 
@@ -313,15 +315,20 @@ def widen(typingctx: Any, value: Any) -> Any:
     lanes = Lanes(types.float64, value.width)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return args[0] if value == lanes else builder.fpext(args[0], _vector(types.float64, value.width))
+        return args[0] if value == lanes else builder.fpext(args[0], vector_of(types.float64, value.width))
 
     return lanes(value), codegen
+
+
+def _layout(value: Lanes) -> tuple[int, int, int]:
+    """Of the lanes' numbers: bits, bits behind the exponent, and the exponent's bias."""
+    return (32, 23, 127) if value.dtype == types.float32 else (64, 52, 1023)
 
 
 @intrinsic
 def times_power_of_two(typingctx: Any, value: Any, exponent: Any) -> Any:
     """value · 2**exponent for lanes `exponent` that hold integers within the normal range of the dtype."""
-    bits, mantissa, bias = (32, 23, 127) if value.dtype == types.float32 else (64, 52, 1023)
+    bits, mantissa, bias = _layout(value)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         integers = ir.VectorType(ir.IntType(bits), value.width)
@@ -331,6 +338,33 @@ def times_power_of_two(typingctx: Any, value: Any, exponent: Any) -> Any:
         return builder.fmul(args[0], builder.bitcast(scale, args[0].type))
 
     return value(value, exponent), codegen
+
+
+@intrinsic
+def split_power(typingctx: Any, value: Any) -> Any:
+    """Lanes x as (r, k): x = r + k with |r| ≤ 1/2, where `shift_exponent` takes k. |x| stays below 126."""
+    result: Any = types.UniTuple(value, 2)  # type: ignore[attr-defined]
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        # Added to this number, x is rounded to a whole one, which stands in the lowest bits of the sum.
+        magic = _constant(args[0].type, 1.5 * 2.0 ** _layout(value)[1])
+        shifted = builder.fadd(args[0], magic)
+        return context.make_tuple(builder, result, [builder.fsub(args[0], builder.fsub(shifted, magic)), shifted])
+
+    return result(value), codegen
+
+
+@intrinsic
+def shift_exponent(typingctx: Any, value: Any, shifted: Any) -> Any:
+    """value · 2ᵏ for the k of `split_power`, by adding k to the exponents."""
+    bits, mantissa, _ = _layout(value)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        integers = ir.VectorType(ir.IntType(bits), value.width)
+        whole = builder.shl(builder.bitcast(args[1], integers), ir.Constant(integers, [mantissa] * value.width))
+        return builder.bitcast(builder.add(builder.bitcast(args[0], integers), whole), args[0].type)
+
+    return value(value, shifted), codegen
 
 
 # ── the processor ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from cbp_ray.randomness import UNIT_SCALE, Purpose
 
 INPUTS, NEW_UNIT = np.uint64(Purpose.INPUTS), np.uint64(Purpose.NEW_UNIT)
 RANDOM_UTILITY, BERNOULLI = np.uint64(Purpose.RANDOM_UTILITY), np.uint64(Purpose.BERNOULLI)
+NEW_WEIGHTS = np.uint64(Purpose.NEW_WEIGHTS)
 ZERO, MANTISSA_SHIFT = np.uint64(0), np.uint64(11)
 
 philox_block = separate(randomness.philox_block)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from cbp_ray.errors import InputError
 from cbp_ray.methods.backprop import BP as BP
 from cbp_ray.methods.backprop import L2 as L2
+from cbp_ray.methods.backprop import FullReset as FullReset
 from cbp_ray.methods.backprop import Linear as Linear
 from cbp_ray.methods.backprop import OnlineNormalization as OnlineNormalization
 from cbp_ray.methods.continual_backprop import ContinualBackprop as ContinualBackprop
@@ -26,7 +27,7 @@ from cbp_ray.methods.weights import UtilityPerturbedBackprop as UtilityPerturbed
 from cbp_ray.methods.weights import WeightReinitialization as WeightReinitialization
 
 OWN: tuple[type[Method], ...] = (
-    *(BP, L2, OnlineNormalization, ContinualBackprop, Linear),
+    *(BP, L2, OnlineNormalization, ContinualBackprop, Linear, FullReset),
     *(L2Init, PerturbedBackprop, ClippedBackprop, UtilityPerturbedBackprop, WeightReinitialization, ReDo, SelfNormalizedResets),
 )
 VARIABLE = "CBP_RAY_METHODS"

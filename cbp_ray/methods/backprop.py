@@ -70,6 +70,20 @@ class OnlineNormalization(_Backprop):
         return {"normalized": True, "alpha_forward": self.alpha_forward, "alpha_backward": self.alpha_backward}
 
 
+class FullReset(_Backprop):
+    """A new network at every change of the problem: an oracle, which has no plasticity to lose and nothing to remember."""
+
+    label = "full reset (oracle)"
+    restarts = True
+    stacks = False
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["grey"], "linestyle": (0, (1, 2)), "marker": ""}
+
+    name: Literal["full_reset"] = "full_reset"
+    """Name of the method in configs."""
+    weight_decay: NotNegative = 0.0
+    """λ: the gradient becomes g + λ w."""
+
+
 class Linear(_Backprop):
     """The linear tracker: a network without hidden units, which has no plasticity to lose."""
 

@@ -64,6 +64,8 @@ class Method(Model):
     """The setting that sensitivity figures draw along the horizontal axis; None if there is none."""
     hidden: ClassVar[bool] = True
     """Whether the learning network has hidden units."""
+    restarts: ClassVar[bool] = False
+    """Whether an engine gives it a new network at every change of the problem, which it can't know: it is an oracle."""
     stacks: ClassVar[bool] = False
     """Whether `after_step` also takes several networks in a stack (`cbp_ray.algorithm.stacked_linear`) and a seed for each."""
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["black"], "marker": "x"}

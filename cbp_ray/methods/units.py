@@ -36,6 +36,10 @@ class ReDo(Method):
         assert isinstance(seed, int)  # it does not take networks in a stack
         return ReDo(model, optimizer, self.threshold, self.every, self.decay_rate, seed)
 
+    def kernel(self) -> dict[str, Any]:
+        shares = {"threshold": self.threshold, "every": self.every, "decay_rate": self.decay_rate}
+        return {"replaces": True, "tester": "activity", **shares}
+
 
 class SelfNormalizedResets(Method):
     """Self-normalised resets (Farias and Jozefiak 2024), in a geometric form; for activations that fall silent, as ReLU."""
@@ -60,3 +64,9 @@ class SelfNormalizedResets(Method):
 
         assert isinstance(seed, int)  # it does not take networks in a stack
         return SelfNormalizedResets(model, optimizer, self.rejection, self.maturity_threshold, self.decay_rate, seed)
+
+    def kernel(self) -> dict[str, Any]:
+        if not self.rejection:
+            return {}
+        shares = {"threshold": self.rejection, "decay_rate": self.decay_rate}
+        return {"replaces": True, "tester": "silence", "maturity_threshold": float(self.maturity_threshold), **shares}

@@ -1,5 +1,6 @@
 """Rivals of Continual Backprop that act on single weights; `cbp_ray.algorithm.weights` has their equations."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -33,6 +34,9 @@ class L2Init(Method):
 
         return L2Init(model, optimizer, self.strength)
 
+    def kernel(self) -> dict[str, Any]:
+        return {"rule": "l2_init", "strength": self.strength} if self.strength else {}
+
 
 class PerturbedBackprop(Method):
     """Shrink and perturb (Ash and Adams 2020), in one of its online forms."""
@@ -57,6 +61,12 @@ class PerturbedBackprop(Method):
 
         return ShrinkAndPerturb(model, optimizer, self.noise, self.variant, self.shrinkage, _one(seed))
 
+    def kernel(self) -> dict[str, Any]:
+        rules = {"nature2024": "perturb", "gradient": "perturb_gradient", "initial": "perturb_initial"}
+        if not self.noise and not self.shrinkage:
+            return {}
+        return {"rule": rules[self.variant], "noise": self.noise, "shrinkage": self.shrinkage}
+
 
 class ClippedBackprop(Method):
     """Weight clipping (Elsayed et al. 2024)."""
@@ -76,6 +86,9 @@ class ClippedBackprop(Method):
         from cbp_ray.algorithm.weights import WeightClipping
 
         return WeightClipping(model, optimizer, self.factor, self.last_layer)
+
+    def kernel(self) -> dict[str, Any]:
+        return {"rule": "clip", "clip": self.factor, "clip_out": self.factor if self.last_layer else math.inf}
 
 
 class UtilityPerturbedBackprop(Method):
@@ -100,6 +113,12 @@ class UtilityPerturbedBackprop(Method):
         from cbp_ray.algorithm.weights import UPGD
 
         return UPGD(model, optimizer, self.noise, self.decay_rate, self.protects, _one(seed))
+
+    def kernel(self) -> dict[str, Any]:
+        if not self.noise and not self.protects:
+            return {}
+        rule = "upgd" if self.protects else "upgd_unprotected"
+        return {"rule": rule, "noise": self.noise, "trace_decay": self.decay_rate}
 
 
 class WeightReinitialization(Method):
@@ -126,3 +145,9 @@ class WeightReinitialization(Method):
         from cbp_ray.algorithm.weights import WeightReinitialization
 
         return WeightReinitialization(model, optimizer, self.rate, self.every, self.utility, self.decay_rate, _one(seed))
+
+    def kernel(self) -> dict[str, Any]:
+        if not self.rate:
+            return {}
+        shares = {"reinitialized": self.rate, "every": self.every, "trace_decay": self.decay_rate}
+        return {"rule": f"swr_{self.utility}", **shares}

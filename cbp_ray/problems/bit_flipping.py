@@ -63,6 +63,10 @@ class BitFlippingConfig(Problem):
             raise SectionError(f".flipping_bits: must be at most inputs = {self.inputs}, got {self.flipping_bits}; use fewer")
         return self
 
+    @property
+    def change_period(self) -> int:
+        return self.flip_period
+
     def stream(self, seed: int) -> "BitFlipping":
         """The problem of one seed."""
         return BitFlipping(seed, self)

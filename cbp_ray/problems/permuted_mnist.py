@@ -55,6 +55,10 @@ class PermutedMnistConfig(Problem):
         return (self.dataset,)
 
     @property
+    def change_period(self) -> int:
+        return self.task_length
+
+    @property
     def examples_per_task(self) -> int:
         return self.task_length
 

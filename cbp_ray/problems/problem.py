@@ -54,6 +54,11 @@ class Problem(Model):
         return 0
 
     @property
+    def change_period(self) -> int | None:
+        """Examples from one change of the problem to the next, which only an oracle knows; None if that is not told."""
+        return None
+
+    @property
     def examples_per_task(self) -> int | None:
         """Examples of a task, after which it is worth saving a checkpoint; None for a problem without tasks."""
         return None

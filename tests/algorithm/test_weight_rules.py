@@ -120,24 +120,43 @@ def test_l2_init_is_a_term_of_the_loss(optimizer: str) -> None:
     assert_close(model, weights(other))
 
 
-def naive_noise(seed: int, step: int, number: int) -> float:
-    """The noise of one weight, with Python's integers."""
-    keys = noises.step_keys(seed, step)
+SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
+
+
+def naive_noise(seed: int, step: int, number: int, place: int = 0) -> float:
+    """The noise of the weight at a place of a group of four, with Python's integers."""
+    keys = noises.noise_keys(seed, step)
     x = (number * 0x9E3779B9 + keys[0]) % 2**32
     x ^= x >> 16
     x = x * 0x7FEB352D % 2**32
     x ^= x >> 15
     x = (x + keys[1]) % 2**32 * 0x846CA68B % 2**32
     x ^= x >> 16
-    return (sum(x.to_bytes(4, "little")) - 510) / np.sqrt(21845)
+    total = sum(sign * byte for sign, byte in zip(SIGNS[place], x.to_bytes(4, "little"), strict=True))
+    return (total - (510 if place == 0 else 0)) / np.sqrt(21845)
 
 
-def test_noise_is_a_function_of_seed_step_and_number() -> None:
-    parameters = [torch.zeros(3, 4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)]
+def naive_noises(seed: int, step: int, parameters: Any) -> list[Any]:
+    """The noise of all parameters: four neighbours in the row of a unit share a number, and biases have one each."""
+    number, found = 0, []
+    for p in parameters:
+        noise = np.zeros(p.shape)
+        for row in range(len(p)):
+            columns = p.shape[1] if p.ndim > 1 else 1
+            for j in range(columns):
+                noise.reshape(len(p), columns)[row, j] = naive_noise(seed, step, number + j // 4, j % 4)
+            number += -(-columns // 4)
+        found.append(noise)
+    return found
+
+
+def test_noise_is_a_function_of_seed_step_and_place() -> None:
+    parameters = [torch.zeros(shape, dtype=torch.float64) for shape in ((3, 4), (5,), (2, 7), (2,))]
     for seed, step in ((0, 1), (7, 2), (2**64 - 1, 10**9)):
-        first, second = noises.Noise(parameters, seed).at(step, parameters)
-        np.testing.assert_array_equal(first.flatten(), [naive_noise(seed, step, i) for i in range(12)])
-        np.testing.assert_array_equal(second, [naive_noise(seed, step, i) for i in range(12, 17)])
+        for made, expected in zip(
+            noises.Noise(parameters, seed).at(step, parameters), naive_noises(seed, step, parameters), strict=True
+        ):
+            np.testing.assert_array_equal(made, expected)
 
 
 def test_noise_is_nearly_normal_and_independent() -> None:
@@ -168,10 +187,9 @@ def test_noise_of_shrink_and_perturb(variant: Any, size: float) -> None:
         theirs.zero_grad()
         loss_of(other, step).backward()
         theirs.step()
-        numbers = iter(range(10**6))
         with torch.no_grad():
-            for p in other.parameters():
-                p += size * torch.tensor([naive_noise(9, step + 1, next(numbers)) for _ in range(p.numel())]).view(p.shape)
+            for p, noise in zip(other.parameters(), naive_noises(9, step + 1, list(other.parameters())), strict=True):
+                p += size * torch.from_numpy(noise)
     assert_close(model, weights(other))
 
 
@@ -224,10 +242,10 @@ def test_upgd_is_its_equations(kind: str, protects: bool) -> None:
         for trace, g, w in zip(traces, gradients, before, strict=True):
             trace[...] = decay * trace - (1 - decay) * g * w
         largest = max(trace.max() for trace in traces)
-        numbers = iter(range(10**6))
-        for p, trace, g, w in zip(other.parameters(), traces, gradients, before, strict=True):
+        made = naive_noises(4, step + 1, before)
+        for p, trace, g, w, noise in zip(other.parameters(), traces, gradients, before, made, strict=True):
             free = 1 - 1 / (1 + np.exp(-(trace / (1 - decay ** (step + 1))) / largest))
-            xi = sigma * np.array([naive_noise(4, step + 1, next(numbers)) for _ in range(p.numel())]).reshape(p.shape)
+            xi = sigma * noise
             if kind == "sgd":
                 change = -rate * ((g + xi) * free if protects else g + xi * free) - rate * 0.1 * w
             else:

@@ -43,12 +43,16 @@ class WeightClipping(WeightRule):
                 bound = distribution.scale if distribution.kind == "uniform" else 1 / math.sqrt(fan_in)
                 self.bounds[name] = self.factor * bound
 
+        self.replaced = dict.fromkeys(self.bounds, 0)
+        """How often weights were clipped since the beginning, by parameter."""
+
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "bounds": dict(self.bounds)}
+        return {**super().state_dict(), "bounds": dict(self.bounds), "replaced": dict(self.replaced)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.bounds = {name: float(bound) for name, bound in state["bounds"].items()}
+        self.replaced = {name: int(count) for name, count in state["replaced"].items()}
 
     def after(self) -> dict[str, int]:
         changed = {}
@@ -58,4 +62,5 @@ class WeightClipping(WeightRule):
             if beyond:
                 p.clamp_(-bound, bound)
                 changed[name] = beyond
+                self.replaced[name] += beyond
         return changed

@@ -101,7 +101,7 @@ class WeightReinitialization(WeightRule):
     def _draw_anew(self, name: str, number: int) -> int:
         p = self.parameters[name]
         expected = self.rate * p.numel()
-        draws = uniforms(self.seed, Purpose.NEW_WEIGHTS, 1 + 2 * p.numel(), address=(self.steps, number, 1))
+        draws = uniforms(self.seed, Purpose.NEW_WEIGHTS, 1 + 2 * p.numel(), address=(self.steps, number, 0))
         count = int(expected) + int(draws[0] < expected - int(expected))
         if count == 0:
             return 0

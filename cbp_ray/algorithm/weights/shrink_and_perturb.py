@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from cbp_ray.algorithm.weights.noise import Noise
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
-from cbp_ray.randomness import Purpose, uniforms
 from cbp_ray.validation import not_negative, whole_number
 
 Variant = Literal["nature2024", "gradient", "initial"]
@@ -84,7 +83,6 @@ class ShrinkAndPerturb(WeightRule):
         if name not in self._distributions:
             return torch.ones_like(p) if name.rpartition(".")[2] == "weight" else torch.zeros_like(p)
         distribution, is_bias = self._distributions[name]
-        width = 1 if is_bias else distribution.width(p[0].numel())
-        draws = uniforms(self.seed, Purpose.NOISE, len(p) * width, address=(self.steps, number + 1, 0)).reshape(len(p), width)
-        drawn = distribution.bias(draws[:, 0]) if is_bias else distribution.weight(draws)[:, : p[0].numel()]
-        return torch.from_numpy(np.asarray(drawn)).to(p).view(p.shape)
+        draws = self._noise.uniform(self.steps, number, p).cpu().numpy()
+        drawn = distribution.bias(draws) if is_bias else distribution.single_weight(draws)
+        return torch.from_numpy(np.asarray(drawn)).to(p)

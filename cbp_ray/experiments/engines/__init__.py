@@ -36,6 +36,10 @@ def _mlp_refuses(config: OnlineConfig) -> str | None:
             f"algorithm.weight_decay: times optimizer.step_size, must be at most {LARGEST_DECAY} for the kernel, "
             f"got {decay}; use less, or engine: torch"
         )
+    if set(config.algorithm.kernel() or ()) & {"rule", "tester"}:
+        return f"algorithm.name: must be a method that the MLP kernel has, got {config.algorithm.name!r}; use engine: torch"
+    if config.network.layer_norm:
+        return "network.layer_norm: the MLP kernel has none; use engine: torch"
     return _kernels_lack(config)
 
 
@@ -47,6 +51,8 @@ def _rllib_refuses(config: OnlineConfig) -> str | None:
         return f"optimizer: must be adam with its default betas and epsilon for slippery_ant, got {optimizer!r}; change it"
     if activation not in PPO_ACTIVATIONS:
         return f"network.activation: must be one of {', '.join(PPO_ACTIVATIONS)} for slippery_ant, got {activation!r}; use one"
+    if config.network.layer_norm:
+        return "network.layer_norm: must be false for slippery_ant; change it"
     if config.dtype != "float32":
         return f"dtype: must be float32 for slippery_ant, got {config.dtype!r}; change it"
     return None

@@ -3,7 +3,7 @@
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.initial_weights import bound
 from cbp_ray.kernels.activations import Activation
-from cbp_ray.kernels.choices import Choices, Numbers, Utility
+from cbp_ray.kernels.choices import Choices, Numbers, Rule, Tester, Utility
 
 
 def kernel_settings(config: OnlineConfig) -> tuple[Choices, Numbers]:
@@ -15,11 +15,14 @@ def kernel_settings(config: OnlineConfig) -> tuple[Choices, Numbers]:
         "decays": decay > 0,
         "weight_decay": decay,
         "bound": bound(config.problem.inputs, config.network.activation),
+        "bound_out": bound(config.sizes[-2], "linear"),
+        "layer_norm": config.network.layer_norm,
         **config.optimizer.kernel(),
         **method,
     }
     told["activation"] = int(Activation[told["activation"].upper()])
-    if "utility" in told:
-        told["utility"] = int(Utility[told["utility"].upper()])
+    for name, codes in (("utility", Utility), ("rule", Rule), ("tester", Tester)):
+        if name in told:
+            told[name] = int(codes[told[name].upper()])
     choices = Choices(**{name: told.pop(name) for name in Choices._fields if name in told})
     return choices, Numbers(**told)

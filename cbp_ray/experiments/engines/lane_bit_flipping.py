@@ -11,6 +11,7 @@ from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_co
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import initial_weights
 from cbp_ray.kernels import bit_stream
+from cbp_ray.kernels.choices import Rule, Tester
 from cbp_ray.kernels.lane_state import Shape, State, Total, new_scratch, new_state, unit_parameters, unit_rows
 from cbp_ray.kernels.lane_step import specialised_learner
 from cbp_ray.kernels.lanes import WIDTH, aligned_zeros
@@ -72,14 +73,9 @@ class LaneBlock:
         self.learner = learner
         self.seeds = np.array(seeds, dtype=np.uint64)
         self.examples = 0
-        self.state = new_state(self.choices, self.shape, self.dtype, self.seeds)
+        self.config = config
+        self.state = self._new_state(0)
         self.scratch = new_scratch(self.shape, self.dtype)
-        units, (n, m) = unit_parameters(self.state.parameters, self.shape), self.shape
-        for lane, seed in enumerate(seeds):
-            units[:, :m, lane] = initial_weights(seed, 0, n, m, config.kinds[0])
-            if self.choices.hidden:
-                units[:, unit_rows(0, m).out, lane] = initial_weights(seed, 1, 1, n, "linear")[0]
-
         p = config.problem
         assert isinstance(p, BitFlippingConfig)
         self.problem = p
@@ -100,6 +96,18 @@ class LaneBlock:
         self._targets = aligned_zeros(CHUNK, self.dtype)
         self._draws = aligned_zeros(CHUNK if self.choices.bernoulli else 1, np.float64)
 
+    def _new_state(self, restart: int) -> State:
+        """A block at the initial weights of its first or a later beginning."""
+        state, (n, m) = new_state(self.choices, self.shape, self.dtype, self.seeds), self.shape
+        units = unit_parameters(state.parameters, self.shape)
+        for lane, seed in enumerate(int(seed) for seed in self.seeds):
+            units[:, :m, lane] = initial_weights(seed, 0, n, m, self.config.kinds[0], restart)
+            if self.choices.hidden:
+                units[:, unit_rows(0, m).out, lane] = initial_weights(seed, 1, 1, n, "linear", restart)[0]
+        if self.choices.rule == Rule.L2_INIT:
+            state.initial[...] = state.parameters
+        return state
+
     def advance(self, examples: int) -> Metrics:
         """Learns from the next examples and returns the metrics over them, each [WIDTH]."""
         self.state.totals[...] = 0
@@ -109,6 +117,9 @@ class LaneBlock:
             epoch, within = divmod(self.examples, self.problem.flip_period)
             if epoch != self._epoch:
                 self._enter(epoch)
+            if self.config.algorithm.restarts and epoch and not within:
+                kept = {"totals": self.state.totals, "largest": self.state.largest}
+                self.state = self._new_state(epoch)._replace(**kept)
             # Cut at multiples of CHUNK within the epoch, so that no sum depends on where a run was resumed.
             until = min(self.problem.flip_period, (within // CHUNK + 1) * CHUNK)
             self._learn(min(until - within, end - self.examples))
@@ -142,12 +153,12 @@ class LaneBlock:
         if self.choices.bernoulli:
             bit_stream.fill_draws(self.seeds, self.examples, self._draws[:examples])
         arrays = self.state, self.scratch, bits, targets, self._draws
-        self.learner(*arrays, self.choices, self.numbers, n, m, constant, first_bit)
+        self.learner(*arrays, self.choices, self.numbers, n, m, constant, first_bit, self.examples)
         self.examples += examples
 
     def units(self) -> Metrics:
         """Mean age and utility of the hidden units, each [WIDTH]; nothing without generate-and-test."""
-        if not self.choices.replaces:
+        if not self.choices.replaces or self.choices.tester != Tester.UTILITY:
             return {}
         correction = self.state.correction.astype(np.float64)
         # A unit that was made in the last step has no estimate yet.

@@ -93,14 +93,20 @@ class MlpRun:
         # Images that stand in for the data set may have another size.
         sizes, kinds = [self.problem.inputs, *config.sizes[1:]], config.kinds
         self.layout = make_layout(sizes)
-        self.state = new_state(self.layout, self.dtype, seed, adam=self.choices.adam)
+        self.seed, self.sizes, self.layers = seed, sizes, len(sizes) - 1
+        self.state = self._new_state(0)
         self.scratch = new_scratch(self.layout, self.dtype)
-        self.layers = len(sizes) - 1
-        for layer, (fan_in, units) in enumerate(pairwise(sizes)):
-            matrix(self.state.weights, self.layout, layer)[...] = initial_weights(seed, layer, units, fan_in, kinds[layer]).T
         self.bounds = np.array([bound(fan_in, kind) for fan_in, kind in zip(sizes, kinds, strict=False)])
         self.shades = (np.arange(WHITE + 1) / WHITE).astype(self.dtype)
         self.examples = 0
+
+    def _new_state(self, restart: int) -> State:
+        """The run at the initial weights of its first or a later beginning."""
+        state = new_state(self.layout, self.dtype, self.seed, adam=self.choices.adam)
+        for layer, (fan_in, units) in enumerate(pairwise(self.sizes)):
+            drawn = initial_weights(self.seed, layer, units, fan_in, self.config.kinds[layer], restart)
+            matrix(state.weights, self.layout, layer)[...] = drawn.T
+        return state
 
     def weights(self, layer: int) -> NDArray[Any]:
         """[inputs, outputs] of a weight layer, as they are."""
@@ -115,9 +121,12 @@ class MlpRun:
         """Learns from the next examples, a call of the kernel at a time; yields how many of them are done."""
         self.state.totals[...] = 0
         begun = self.examples
-        end, arrays = self.examples + examples, (self.state, self.layout, self.scratch, self.stream)
+        end = self.examples + examples
         while self.examples < end:
             task, within = divmod(self.examples, self.problem.task_length)
+            if self.config.algorithm.restarts and task and not within:
+                self.state = self._new_state(task)._replace(totals=self.state.totals)
+            arrays = self.state, self.layout, self.scratch, self.stream
             count = min(self.problem.task_length - within, end - self.examples)
             order, where = self.problem.order(task, within, count), self.problem.permutation(task)
             for first in range(0, count, EXAMPLES_AT_ONCE):

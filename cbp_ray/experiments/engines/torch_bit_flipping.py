@@ -1,6 +1,7 @@
 """`engine="torch"` for Bit-Flipping: the reference."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,28 +32,29 @@ class BitFlippingRun(Learner):
         outputs: list[Tensor] = []
         hooks = [module.register_forward_hook(lambda _m, _i, h: outputs.append(h.detach())) for module in self.activations]
         first, last = self.layers[0], self.layers[-1]
+        # Of the loss: methods may change gradients before the optimizer's step.
+        gradients: list[float] = []
+        follow: Any = first.weight.register_post_accumulate_grad_hook
+        hooks.append(follow(lambda p: gradients.append(float(p.grad.abs().mean()))))
         before = self.counts()
-        error = saturated = gradient = 0.0
+        error = saturated = 0.0
         largest = [torch.zeros(0, dtype=self.dtype)] * len(self.activations)
         units = sum(layer.out_features for layer in self.layers) - 1
         for t in range(examples):
             outputs.clear()
             error += float(self.learn(xs[t : t + 1], ys[t : t + 1, None])[1])
-            assert first.weight.grad is not None
-            gradient += float(first.weight.grad.abs().mean())
             for layer, h in enumerate(outputs):
                 size = h[0].abs()
                 saturated += int((size > SATURATION).sum())
                 largest[layer] = torch.maximum(largest[layer], size) if t else size
         for hook in hooks:
             hook.remove()
-        self.examples += examples
         metrics = {
             "error": error / examples,
             "input_weight_magnitude": float(first.weight.detach().abs().mean()),
             "output_weight_magnitude": float(last.weight.detach().abs().mean()),
             "saturated": saturated / (examples * units) if units else np.nan,
-            "input_gradient": gradient / examples,
+            "input_gradient": sum(gradients) / examples,
             "dead": float((torch.cat(largest) == 0).double().mean()) if units else np.nan,
             **{name: float(count[0] - before[name][0]) for name, count in self.counts().items()},
         }

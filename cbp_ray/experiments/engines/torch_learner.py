@@ -17,17 +17,19 @@ from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_co
 from cbp_ray.problems.problem import COUNTS
 
 
-def build_network(config: OnlineConfig, seed: int, inputs: int) -> nn.Sequential:
-    """The learner of one run, at its initial weights."""
+def build_network(config: OnlineConfig, seed: int, inputs: int, restart: int = 0) -> nn.Sequential:
+    """The learner of one run, at the initial weights of its first or a later beginning."""
     sizes, modules = [inputs, *config.sizes[1:]], list[nn.Module]()
     for fan_in, units in pairwise(sizes[:-1]):
         modules.append(nn.Linear(fan_in, units))
         norm = config.algorithm.norm(units)
         if norm is not None:
             modules.append(norm)
+        if config.network.layer_norm:
+            modules.append(nn.LayerNorm(units))
         modules.append(getattr(nn, ACTIVATIONS[config.network.activation].module)())
     model = nn.Sequential(*modules, nn.Linear(sizes[-2], sizes[-1])).to(getattr(torch, config.dtype))
-    initialize(model, "kaiming", activation=config.network.activation, seed=seed)
+    initialize(model, "kaiming", activation=config.network.activation, seed=seed, restart=restart)
     return model
 
 
@@ -61,6 +63,8 @@ class Learner:
         self.layers = [m for m in self.model if isinstance(m, nn.Linear)]
         self.examples = 0
         self.report: Any = None
+        self.period = config.problem.change_period if config.algorithm.restarts else None
+        self._origin = config, seed, inputs
 
     def learn(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Learns from one example: predicts, updates, and lets the method act.
@@ -68,6 +72,9 @@ class Learner:
         Returns:
           Prediction and loss, both from before the update.
         """
+        if self.period and self.examples and self.examples % self.period == 0:
+            self._restart(self.examples // self.period)
+        self.examples += 1
         self.optimizer.zero_grad()
         prediction = self.model(x)
         loss = self.loss(prediction, y)
@@ -76,6 +83,13 @@ class Learner:
         if self.after_step is not None:
             self.report = self.after_step.step()
         return prediction.detach(), loss.detach()
+
+    def _restart(self, number: int) -> None:
+        """Begins again with new weights, for an oracle."""
+        config, seed, inputs = self._origin
+        assert isinstance(seed, int)  # networks in a stack do not begin again
+        self.model.load_state_dict(build_network(config, seed, inputs, number).state_dict())
+        self.optimizer.state.clear()
 
     def counts(self) -> dict[str, NDArray[np.float64]]:
         """The metrics `COUNTS` since the beginning, each [networks]."""

@@ -20,7 +20,8 @@ TAKEN_AT_ONCE, TAKEN_OF_STACK = 4096, 512
 
 def make_engine(config: OnlineConfig, seeds: Sequence[int], device: str) -> Engine:
     """The engine with one run per seed; several runs, and those on another device than the CPU, are stacked if they can be."""
-    if (len(seeds) > 1 or device != "cpu") and config.algorithm.stacks:
+    stacks = config.algorithm.stacks and not config.network.layer_norm
+    if (len(seeds) > 1 or device != "cpu") and stacks:
         return StackedRuns(config, seeds, device)
     return TorchRuns(config, lambda seed: MnistRun(config, seed, device=device), seeds)
 
@@ -48,7 +49,6 @@ class MnistRun(Learner):
                 prediction, example_loss = self.learn(xs[t : t + 1], ys[t : t + 1])
                 right += int(prediction.argmax() == ys[t])
                 loss += float(example_loss)
-            self.examples += count
         return {
             "accuracy": right / examples,
             "loss": loss / examples,
@@ -117,7 +117,6 @@ class StackedRuns(Engine):
                 outputs, losses = learner.learn(xs[t : t + 1], ys[t])
                 right += outputs.view(self.runs, -1).argmax(1) == ys[t]
                 loss += losses
-            learner.examples += count
         at_end = []
         for run, problem in enumerate(self.problems):
             load_run(self.single, learner.model, run, self.runs)
