@@ -6,7 +6,6 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
 
 from cbp_ray.kernels import lanes
 from cbp_ray.kernels.activations import LOG2_E, gate
@@ -14,15 +13,11 @@ from cbp_ray.kernels.choices import REINITIALIZES, Rule
 from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lane_state import Total, output_bias_row, unit_rows
 from cbp_ray.kernels.lanes import absolute, load, multiply_add, spread, store, where_greater
-from cbp_ray.kernels.noise import draw, four_noises, make_keys
+from cbp_ray.kernels.noise import GROUP, SCALE, draw, four_noises, groups_of, make_keys
 from cbp_ray.kernels.random_draws import NEW_WEIGHTS, uniform
 from cbp_ray.kernels.rules import running_average, smallest_finite
-from cbp_ray.randomness import BYTES_DEVIATION
 
 WIDTH = lanes.WIDTH
-SCALE = 1 / BYTES_DEVIATION
-GROUP = 4
-"""Weights that share a hash."""
 OWN = 4
 """Rows of a unit behind its input weights."""
 
@@ -75,12 +70,6 @@ def noise_of_unit(state: Any, scratch: Any, choices: Any, i: int, units: int, in
     if choices.layer_norm:
         store(scratch.noise, inputs + 2, four_noises(scratch.keys, number + units, like)[0])
         store(scratch.noise, inputs + 3, four_noises(scratch.keys, number + 2 * units, like)[0])
-
-
-@register_jitable(forceinline=True)
-def groups_of(count: int) -> int:
-    """Number of hashes for so many weights of a row."""
-    return (count + GROUP - 1) // GROUP
 
 
 @inlined

@@ -183,6 +183,14 @@ def replace_unit(state: Any, layout: Any, scratch: Any, choices: Any, bounds: An
             state.second[place] = 0
     state.incoming[k] = magnitude
     state.bias[k] = 0
+    if choices.layer_norm:
+        state.gain[k] = 1
+        state.shift[k] = 0
+    if choices.adam and choices.layer_norm:
+        state.gain_first[k] = 0
+        state.gain_second[k] = 0
+        state.shift_first[k] = 0
+        state.shift_second[k] = 0
     if choices.adam:
         state.bias_first[k] = 0
         state.bias_second[k] = 0
@@ -191,6 +199,8 @@ def replace_unit(state: Any, layout: Any, scratch: Any, choices: Any, bounds: An
     state.utility[k] = 0
     state.activation[k] = 0
     state.correction[k] = 0
+    state.silence[k] = 0
+    state.firing[k] = 0
     state.birth[k] = state.steps[0]
     state.replaced[level] += 1
     state.totals[Total.REPLACED] += 1

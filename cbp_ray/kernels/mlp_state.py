@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cbp_ray.kernels.choices import FOLLOWS, REINITIALIZES, Choices, Rule
 from cbp_ray.kernels.lanes import aligned_flat
+from cbp_ray.kernels.noise import groups_of
 from cbp_ray.kernels.vectors import VECTOR, padded
+from cbp_ray.randomness import noise_seed
 
 Array = np.ndarray[Any, Any]
 ROWS = 4
@@ -35,6 +38,12 @@ class Layout(NamedTuple):
     """[layers]: places per row."""
     first_active: Array
     """[levels]: first place in `Scratch.active` and `active_outputs`."""
+    part: Array
+    """[layers]: number of the weights among torch's parameters; their biases come next, and then the norm's scale and bias."""
+    number: Array
+    """[layers]: number of the first weight in torch."""
+    group: Array
+    """[layers]: number of the first group of weights that share a hash; see `cbp_ray.algorithm.weights.noise`."""
 
 
 class State(NamedTuple):
@@ -74,6 +83,19 @@ class State(NamedTuple):
     incoming: Array
     outgoing: Array
     """Unit: Σ|w| into and out of it, divided by the layer's `scale`."""
+    initial: Array
+    """The first weights, for L2-Init (one place without it)."""
+    trace: Array
+    """Traces of the utilities of the weights (one place if the method has none)."""
+    bias_trace: Array
+    gain_trace: Array
+    shift_trace: Array
+    """Unit: the same of the parameters by unit."""
+    silence: Array
+    firing: Array
+    """Unit: of self-normalised resets, examples since a unit fired, and how often it had fired by then; 0 if never."""
+    noise_seed: Array
+    """uint32 [2]."""
     exposure: Array
     replaced: Array
     oldest_birth: Array
@@ -112,14 +134,30 @@ class Scratch(NamedTuple):
     """Outputs of these units."""
     active_count: Array
     """[levels] int64: number of these units, with the filling."""
+    by_norm: Array
+    """Unit: the gradient by the output of layer normalisation."""
+    columns: Array
+    """Unit: 1, and 0 where a level is filled up."""
+    keys: Array
+    """Keys of the step's noise: uint32 [2]."""
+    usefulness: Array
+    """What UPGD multiplies traces by: float64 [1]."""
+    best: Array
+    """[VECTOR]: numbers of which the largest is looked for."""
+    ranks: Array
+    sorted: Array
+    """float64: utilities of the weights of one layer, for selective weight reinitialisation."""
     u_hat: Array
     """Unit, float64: û where it is needed."""
     draws: Array
     """float64: uniform numbers for new weights."""
 
 
-def make_layout(sizes: Sequence[int]) -> Layout:
+def make_layout(sizes: Sequence[int], layer_norm: bool = False) -> Layout:
     """Lays out a network with these sizes, from input to output."""
+    norms = [2 * layer_norm * n for n in sizes[1:-1]] + [0]
+    weights = [n * fan_in + n + norm for fan_in, n, norm in zip(sizes, sizes[1:], norms, strict=False)]
+    groups = [n * groups_of(fan_in) + n + norm for fan_in, n, norm in zip(sizes, sizes[1:], norms, strict=False)]
     strides = [padded(n) for n in sizes[1:]]
     areas = [(rows + 1) * stride for rows, stride in zip(sizes, strides, strict=False)]
 
@@ -132,21 +170,28 @@ def make_layout(sizes: Sequence[int]) -> Layout:
         weight=starts(areas),
         stride=np.array(strides, dtype=np.int64),
         first_active=starts([n + ROWS for n in sizes]),
+        part=np.arange(len(weights), dtype=np.int64) * (4 if layer_norm else 2),
+        number=starts(weights)[:-1],
+        group=starts(groups)[:-1],
     )
 
 
-def new_state(layout: Layout, dtype: Any, seed: int, *, adam: bool) -> State:
+def new_state(layout: Layout, dtype: Any, seed: int, choices: Choices) -> State:
     """Makes a run before its first example, with all weights zero: `weights` is for the caller to fill."""
     units, levels = int(layout.unit[-1]), len(layout.size)
     by_unit = {name: aligned_flat(units, dtype) for name in State._fields}
-    moments = int(layout.weight[-1]) if adam else VECTOR
+    weights = int(layout.weight[-1])
+    moments = weights if choices.adam else VECTOR
     state = State(
         **by_unit
         | {
-            "weights": aligned_flat(int(layout.weight[-1]), dtype),
+            "weights": aligned_flat(weights, dtype),
             "scale": np.ones(levels - 1),
             "first": aligned_flat(moments, dtype),
             "second": aligned_flat(moments, dtype),
+            "initial": aligned_flat(weights if choices.rule == Rule.L2_INIT else VECTOR, dtype),
+            "trace": aligned_flat(weights if choices.rule in FOLLOWS else VECTOR, dtype),
+            "noise_seed": np.array(noise_seed(seed), dtype=np.uint32),
             "birth": np.zeros(units, dtype=np.int64),
             "exposure": np.zeros(levels, dtype=np.int64),
             "replaced": np.zeros(levels, dtype=np.int64),
@@ -161,11 +206,12 @@ def new_state(layout: Layout, dtype: Any, seed: int, *, adam: bool) -> State:
     return state
 
 
-def new_scratch(layout: Layout, dtype: Any) -> Scratch:
+def new_scratch(layout: Layout, dtype: Any, choices: Choices) -> Scratch:
     """Makes the working memory of a run."""
     units, levels = int(layout.unit[-1]), len(layout.size)
     by_unit = {name: aligned_flat(units, dtype) for name in Scratch._fields}
-    return Scratch(
+    ranked = int((layout.size[:-1] * layout.size[1:]).max()) if choices.rule in REINITIALIZES else 1
+    scratch = Scratch(
         **by_unit
         | {
             "active": np.zeros(int(layout.first_active[-1]), dtype=np.int64),
@@ -173,8 +219,16 @@ def new_scratch(layout: Layout, dtype: Any) -> Scratch:
             "active_count": np.zeros(levels, dtype=np.int64),
             "u_hat": np.zeros(units),
             "draws": np.zeros(int(layout.size.max()) + 4),
+            "keys": np.zeros(2, dtype=np.uint32),
+            "usefulness": np.zeros(1),
+            "best": aligned_flat(VECTOR, dtype),
+            "ranks": np.zeros(ranked),
+            "sorted": np.zeros(ranked),
         }
     )
+    for level in range(levels):
+        of_level(scratch.columns, layout, level)[...] = 1
+    return scratch
 
 
 def matrix(flat: Array, layout: Layout, layer: int) -> Array:

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from cbp_ray.kernels import rules
 from cbp_ray.kernels.activations import Activation, activate, exponential
-from cbp_ray.kernels.choices import NO_CHOICES, Choices
+from cbp_ray.kernels.choices import NO_CHOICES, PERTURBS, REINITIALIZES, UPGDS, Choices, Rule, Tester
 from cbp_ray.kernels.compilation import UNCOUNTED, compile_cached, inlined
 from cbp_ray.kernels.lanes import (
     absolute,
@@ -26,8 +25,22 @@ from cbp_ray.kernels.lanes import (
     use_wide_vectors,
     where_greater,
 )
+from cbp_ray.kernels.mlp_levels import adam, count_time_steps, learn_level
+from cbp_ray.kernels.mlp_norm import layer_gradient, normalize, normalize_layer
+from cbp_ray.kernels.mlp_reinitialization import reinitialize
 from cbp_ray.kernels.mlp_replacement import generate_and_test, measure, needs_incoming, needs_outgoing
+from cbp_ray.kernels.mlp_resets import test_units
 from cbp_ray.kernels.mlp_state import ROWS, Total
+from cbp_ray.kernels.mlp_weights import (
+    clip,
+    follow_gradients,
+    follow_magnitudes,
+    follow_network,
+    perturb,
+    pull,
+    upgd_rows,
+)
+from cbp_ray.kernels.noise import make_keys_of_run
 from cbp_ray.kernels.vectors import VECTOR, four_sums, load_at, prefetch, store_at, total
 
 SMALLEST_SCALE = 1 / 16
@@ -55,6 +68,12 @@ def fill_up(layout: Any, scratch: Any, level: int, count: int) -> None:
 
 
 @inlined
+def reads_all_inputs(choices: Any) -> Any:
+    """Whether a pass over all rows of the first layer needs every input, and not only those that are not 0."""
+    return choices.adam or choices.rule == Rule.L2_INIT or choices.rule == Rule.SWR_GRADIENT or choices.rule in UPGDS
+
+
+@inlined
 def load_image(layout: Any, scratch: Any, choices: Any, stream: Any, image: int, where: Any, shades: Any) -> None:
     """Puts an image, its pixels permuted by `where`, into level 0."""
     first, last = stream.start[image], stream.start[image + 1]
@@ -63,7 +82,7 @@ def load_image(layout: Any, scratch: Any, choices: Any, stream: Any, image: int,
         shade = shades[stream.value[first + k]]
         scratch.active[k] = place
         scratch.active_outputs[k] = shade
-        if choices.adam:
+        if reads_all_inputs(choices):
             scratch.h[place] = shade
     fill_up(layout, scratch, 0, last - first)
 
@@ -71,7 +90,7 @@ def load_image(layout: Any, scratch: Any, choices: Any, stream: Any, image: int,
 @inlined
 def clear_image(layout: Any, scratch: Any, choices: Any) -> None:
     """Undoes `load_image`."""
-    if choices.adam:
+    if reads_all_inputs(choices):
         for k in range(scratch.active_count[0]):
             # The filling's place may lie behind the level; a level's own places are all that is read.
             if scratch.active[k] < layout.size[0]:
@@ -122,24 +141,17 @@ def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) ->
 
 
 @inlined
-def normalize(state: Any, scratch: Any, numbers: Any, k: int, x: Any) -> Any:
-    """OnlineNorm forward for the units at `k`, with their learned scale and bias."""
-    y, sigma, mean, variance = rules.normalize(x, load_at(state.mean, k), load_at(state.variance, k), numbers)
-    store_at(scratch.sigma, k, sigma)
-    store_at(scratch.normalized, k, y)
-    store_at(state.variance, k, variance)
-    store_at(state.mean, k, mean)
-    return multiply_add(load_at(state.gain, k), y, load_at(state.shift, k))
-
-
-@inlined
 def activate_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
     """Turns a level's pre-activations into outputs, and lists its active units."""
     unit, n, start = layout.unit[level], layout.size[level], layout.first_active[level]
+    if choices.layer_norm:
+        normalize_layer(layout, scratch, numbers, level)
     for k in range(unit, layout.unit[level + 1], VECTOR):
         z = load_at(scratch.h, k)
         if choices.normalized:
             z = normalize(state, scratch, numbers, k, z)
+        if choices.layer_norm:
+            z = multiply_add(load_at(state.gain, k), load_at(scratch.normalized, k), load_at(state.shift, k))
         h, derivative = activate(z, choices.activation)
         store_at(scratch.h, k, h)
         store_at(scratch.derivative, k, derivative)
@@ -294,6 +306,8 @@ def adam_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any,
             dot = multiply_add(w, delta, dot)
             column_1, column_2 = load_at(scratch.inverse_1, above + i), load_at(scratch.inverse_2, above + i)
             gradient = delta * x
+            if choices.rule == Rule.L2_INIT:
+                gradient = multiply_add(numbers.strength, w - load_at(state.initial, row + i), gradient)
             larger_1 = where_greater(column_1, scale_1, column_1, scale_1)
             larger_2 = where_greater(column_2, scale_2, column_2, scale_2)
             moments = state.first, state.second
@@ -311,56 +325,23 @@ def adam_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any,
 
 
 @inlined
-def adam(
-    values: Any, first: Any, second: Any, choices: Any, numbers: Any, k: int, gradient: Any, scale_1: Any, scale_2: Any
-) -> Any:
-    """One step of Adam for the parameters at `k`, with the factors of `rules.adam_scales`. Returns the new values."""
-    w, m, v = load_at(values, k), load_at(first, k), load_at(second, k)
-    w, m, v = rules.adam(w, m, v, gradient, scale_1, scale_2, choices, numbers)
-    store_at(first, k, m)
-    store_at(second, k, v)
-    store_at(values, k, w)
-    return w
-
-
-@inlined
-def step_vector(values: Any, first: Any, second: Any, scratch: Any, choices: Any, numbers: Any, k: int, gradient: Any) -> None:
-    """One optimizer step for parameters by unit at `k`: biases, or OnlineNorm's scale and bias."""
-    if choices.adam:
-        scale_1, scale_2 = load_at(scratch.inverse_1, k), load_at(scratch.inverse_2, k)
-        adam(values, first, second, choices, numbers, k, gradient, scale_1, scale_2)
-    else:
-        store_at(values, k, rules.sgd(load_at(values, k), -numbers.step_size, gradient, choices, numbers))
-
-
-@inlined
-def learn_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
-    """Given δ of a level's outputs, applies OnlineNorm's gradient control and updates the parameters by unit."""
-    hidden = level < len(layout.size) - 1
-    for k in range(layout.unit[level], layout.unit[level + 1], VECTOR):
-        delta = load_at(scratch.delta, k)
-        if choices.normalized and hidden:
-            y, by_y = load_at(scratch.normalized, k), delta * load_at(state.gain, k)
-            step_vector(state.gain, state.gain_first, state.gain_second, scratch, choices, numbers, k, delta * y)
-            step_vector(state.shift, state.shift_first, state.shift_second, scratch, choices, numbers, k, delta)
-            u, v = load_at(state.control_u, k), load_at(state.control_v, k)
-            delta, u, v = rules.control(by_y, y, load_at(scratch.sigma, k), u, v, numbers)
-            store_at(state.control_v, k, v)
-            store_at(state.control_u, k, u)
-            store_at(scratch.delta, k, delta)
-        step_vector(state.bias, state.bias_first, state.bias_second, scratch, choices, numbers, k, delta)
-
-
-@inlined
-def count_time_steps(state: Any, layout: Any, scratch: Any, numbers: Any) -> None:
-    """Writes Adam's factors of this step for every unit, see `rules.adam_scales`."""
-    for k in range(0, layout.unit[len(layout.size)], VECTOR):
-        c_1, c_2 = load_at(state.correction_1, k), load_at(state.correction_2, k)
-        c_1, c_2, scale_1, scale_2 = rules.adam_scales(c_1, c_2, numbers)
-        store_at(state.correction_1, k, c_1)
-        store_at(state.correction_2, k, c_2)
-        store_at(scratch.inverse_1, k, scale_1)
-        store_at(scratch.inverse_2, k, scale_2)
+def backward(state: Any, layout: Any, scratch: Any, choices: Any) -> None:
+    """Writes δ of all levels, for methods that need them before the first weight changes."""
+    for layer in range(len(layout.stride) - 1, 0, -1):
+        stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
+        if layer < len(layout.stride) - 1 and choices.layer_norm:
+            layer_gradient(state, layout, scratch, layer + 1)
+        if choices.activation == Activation.RELU:
+            clear_delta(layout, scratch, layer)
+        start = layout.first_active[layer]
+        for k in range(scratch.active_count[layer]):
+            j = scratch.active[start + k]
+            dot = spread(0.0, load_at(scratch.delta, above))
+            for i in range(0, stride, VECTOR):
+                dot = multiply_add(load_at(state.weights, first + j * stride + i), load_at(scratch.delta, above + i), dot)
+            store_delta(layout, scratch, choices, below, layer, j, total(dot), 1.0)
+    if choices.layer_norm:
+        layer_gradient(state, layout, scratch, 1)
 
 
 @functools.cache
@@ -383,6 +364,7 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
         bounds: Any,
         given: Any,
         numbers: Any,
+        first_step: int,
     ) -> None:
         """Learns from the images `order`, one after the other.
 
@@ -395,6 +377,7 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
           bounds: float64 [layers], of the distribution of new weights.
           given: `Choices`; ignored by a specialised classifier.
           numbers: `Numbers`.
+          first_step: number of examples before these.
         """
         use_wide_vectors()
         choices = known if fixed else given
@@ -410,11 +393,24 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
             classify(state, layout, scratch, layers, stream.label[image])
             if choices.adam:
                 count_time_steps(state, layout, scratch, numbers)
+            step = first_step + t + 1
+            # The first step, and the one behind each reinitialisation; traces that forget at once need only the last one.
+            fresh = choices.rule in REINITIALIZES and (step - 1) % numbers.every == 0
+            followed = choices.rule in REINITIALIZES and (numbers.trace_decay > 0 or step % numbers.every == 0)
+            if choices.rule in PERTURBS:
+                make_keys_of_run(state.noise_seed, step, scratch.keys)
+            if choices.rule in UPGDS:
+                backward(state, layout, scratch, choices)
+                follow_network(state, layout, scratch, choices, numbers, step)
             for layer in range(layers - 1, -1, -1):
-                learn_level(state, layout, scratch, choices, numbers, layer + 1)
-                if layer > 0 and choices.activation == Activation.RELU:
+                learn_level(state, layout, scratch, choices, numbers, bounds, layer + 1, fresh)
+                if layer > 0 and choices.activation == Activation.RELU and choices.rule not in UPGDS:
                     clear_delta(layout, scratch, layer)
-                if choices.adam:
+                if choices.rule == Rule.SWR_GRADIENT and followed:
+                    follow_gradients(state, layout, scratch, numbers, layer, fresh)
+                if choices.rule in UPGDS:
+                    upgd_rows(state, layout, scratch, choices, numbers, layer)
+                elif choices.adam:
                     adam_rows(state, layout, scratch, choices, numbers, layer)
                 elif layer == 0:
                     sgd_rows(state, layout, scratch, choices, numbers, layer, False, True)
@@ -422,8 +418,20 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
                     sgd_rows(state, layout, scratch, choices, numbers, layer, True, False)
                 else:
                     sgd_rows(state, layout, scratch, choices, numbers, layer, True, True)
+                if choices.rule == Rule.L2_INIT and not choices.adam:
+                    pull(state, layout, scratch, numbers, layer)
+                if choices.rule == Rule.CLIP:
+                    clip(state, layout, bounds[layer] * (numbers.clip if layer < layers - 1 else numbers.clip_out), layer)
+                if choices.rule in PERTURBS and choices.rule not in UPGDS:
+                    perturb(state, layout, scratch, choices, numbers, bounds, layer)
+                if choices.rule == Rule.SWR_MAGNITUDE and followed:
+                    follow_magnitudes(state, layout, numbers, layer, fresh)
             clear_image(layout, scratch, choices)
-            if choices.replaces:
+            if choices.rule in REINITIALIZES and step % numbers.every == 0:
+                reinitialize(state, layout, scratch, choices, numbers, bounds, step)
+            if choices.replaces and choices.tester != Tester.UTILITY:
+                test_units(state, layout, scratch, choices, numbers, bounds)
+            elif choices.replaces:
                 if state.steps[0] % REFRESH == 0:
                     for layer in range(layers):
                         measure(state, layout, layer)

@@ -6,11 +6,25 @@ Numbers are whole, with standard deviation `cbp_ray.randomness.BYTES_DEVIATION`;
 from typing import Any
 
 import llvmlite.ir as ir
+import numpy as np
 from numba.core import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
+from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lanes import WIDTH, splat, vector_of
-from cbp_ray.randomness import BYTES_MEAN, HASH_FACTORS, HASH_STEP
+from cbp_ray.kernels.vectors import VECTOR
+from cbp_ray.randomness import BYTES_DEVIATION, BYTES_MEAN, HASH_FACTORS, HASH_STEP, MASK32
+
+SCALE = 1 / BYTES_DEVIATION
+"""Makes noise of standard deviation 1."""
+GROUP = 4
+"""Weights that share a hash."""
+
+
+@register_jitable(forceinline=True)
+def groups_of(count: int) -> int:
+    """Number of hashes for so many weights of a row."""
+    return (count + GROUP - 1) // GROUP
 
 
 def _same(vector: ir.VectorType, value: int) -> Any:
@@ -104,3 +118,55 @@ def draw(typingctx: Any, keys: Any, number: Any, like: Any) -> Any:
         return _uniform(builder, _hashes(context, builder, sig, args), like.dtype)
 
     return like(keys, number, like), codegen
+
+
+def _hashes_at(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """Hashes of the numbers `first`, `first + stride`, … for the units of a vector, given the two keys of the run's step."""
+    words = ir.VectorType(ir.IntType(32), VECTOR)
+    data = context.make_array(sig.args[0])(context, builder, args[0]).data
+    keys = [builder.load(builder.gep(data, [ir.Constant(ir.IntType(64), k)], inbounds=True)) for k in (0, 1)]
+    first, stride = (context.cast(builder, args[k], sig.args[k], types.uint32) for k in (1, 2))
+    step = ir.Constant(ir.IntType(32), HASH_STEP)
+    start = builder.add(builder.mul(first, step), keys[0])
+    places = builder.mul(splat(builder, builder.mul(stride, step), words), ir.Constant(words, list(range(VECTOR))))
+    return _mix(builder, builder.add(splat(builder, start, words), places), splat(builder, keys[1], words))
+
+
+@intrinsic
+def four_noises_at(typingctx: Any, keys: Any, first: Any, stride: Any, like: Any) -> Any:
+    """Noise for four rows of weights at the units of a vector, whose groups have the numbers `first`, `first + stride`, …"""
+    result: Any = types.UniTuple(like, 4)  # type: ignore[attr-defined]
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        parts = _four(builder, _hashes_at(context, builder, sig, args), like.dtype)
+        return context.make_tuple(builder, result, parts)
+
+    return result(keys, first, stride, like), codegen
+
+
+@intrinsic
+def draw_at(typingctx: Any, keys: Any, first: Any, stride: Any, like: Any) -> Any:
+    """Uniform numbers in [-1, 1) at the units of a vector, from the hashes of `first`, `first + stride`, …"""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _uniform(builder, _hashes_at(context, builder, sig, args), like.dtype)
+
+    return like(keys, first, stride, like), codegen
+
+
+@inlined
+def make_keys_of_run(seed: Any, step: int, keys: Any) -> None:
+    """Writes the two keys of a step's noise for one run, given the two words of its seed; uint32 [2]."""
+    number = np.uint64(step)
+    keys[0] = mix(number + np.uint64(seed[0]) & MASK32)
+    keys[1] = mix((number ^ np.uint64(seed[1])) & MASK32)
+
+
+@separate
+def mix(x: Any) -> Any:
+    """`cbp_ray.randomness.mix` on one word."""
+    x ^= x >> np.uint64(16)
+    x = x * np.uint64(HASH_FACTORS[0]) & MASK32
+    x ^= x >> np.uint64(15)
+    x = x * np.uint64(HASH_FACTORS[1]) & MASK32
+    return x ^ x >> np.uint64(16)

@@ -36,10 +36,6 @@ def _mlp_refuses(config: OnlineConfig) -> str | None:
             f"algorithm.weight_decay: times optimizer.step_size, must be at most {LARGEST_DECAY} for the kernel, "
             f"got {decay}; use less, or engine: torch"
         )
-    if set(config.algorithm.kernel() or ()) & {"rule", "tester"}:
-        return f"algorithm.name: must be a method that the MLP kernel has, got {config.algorithm.name!r}; use engine: torch"
-    if config.network.layer_norm:
-        return "network.layer_norm: the MLP kernel has none; use engine: torch"
     return _kernels_lack(config)
 
 

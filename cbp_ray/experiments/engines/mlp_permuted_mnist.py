@@ -14,6 +14,7 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import bound, initial_weights
+from cbp_ray.kernels.choices import Rule, Tester
 from cbp_ray.kernels.mlp_state import State, Stream, Total, make_layout, make_stream, matrix, new_scratch, new_state, of_level
 from cbp_ray.kernels.mlp_step import specialised_classifier
 from cbp_ray.problems.mnist_files import Images, load
@@ -92,20 +93,22 @@ class MlpRun:
         self.dtype, self.stream, self.held, self.classifier = np.dtype(config.dtype), stream, held, classifier
         # Images that stand in for the data set may have another size.
         sizes, kinds = [self.problem.inputs, *config.sizes[1:]], config.kinds
-        self.layout = make_layout(sizes)
+        self.layout = make_layout(sizes, config.network.layer_norm)
         self.seed, self.sizes, self.layers = seed, sizes, len(sizes) - 1
         self.state = self._new_state(0)
-        self.scratch = new_scratch(self.layout, self.dtype)
+        self.scratch = new_scratch(self.layout, self.dtype, self.choices)
         self.bounds = np.array([bound(fan_in, kind) for fan_in, kind in zip(sizes, kinds, strict=False)])
         self.shades = (np.arange(WHITE + 1) / WHITE).astype(self.dtype)
         self.examples = 0
 
     def _new_state(self, restart: int) -> State:
         """The run at the initial weights of its first or a later beginning."""
-        state = new_state(self.layout, self.dtype, self.seed, adam=self.choices.adam)
+        state = new_state(self.layout, self.dtype, self.seed, self.choices)
         for layer, (fan_in, units) in enumerate(pairwise(self.sizes)):
             drawn = initial_weights(self.seed, layer, units, fan_in, self.config.kinds[layer], restart)
             matrix(state.weights, self.layout, layer)[...] = drawn.T
+        if self.choices.rule == Rule.L2_INIT:
+            state.initial[...] = state.weights
         return state
 
     def weights(self, layer: int) -> NDArray[Any]:
@@ -131,7 +134,7 @@ class MlpRun:
             order, where = self.problem.order(task, within, count), self.problem.permutation(task)
             for first in range(0, count, EXAMPLES_AT_ONCE):
                 shown = order[first : first + EXAMPLES_AT_ONCE]
-                self.classifier(*arrays, shown, where, self.shades, self.bounds, self.choices, self.numbers)
+                self.classifier(*arrays, shown, where, self.shades, self.bounds, self.choices, self.numbers, self.examples)
                 self.examples += len(shown)
                 yield self.examples - begun
 
@@ -154,7 +157,7 @@ class MlpRun:
 
     def units(self) -> dict[str, float]:
         """Mean age and utility of the hidden units; nothing without generate-and-test."""
-        if not self.choices.replaces:
+        if not self.choices.replaces or self.choices.tester != Tester.UTILITY:
             return {}
         ages, utilities = [], []
         for level in range(1, self.layers):
@@ -179,6 +182,10 @@ class MlpRun:
             if self.choices.normalized:
                 norm = (state.mean, state.variance, state.gain, state.shift)
                 mean, variance, gain, shift = (of_level(array, self.layout, level) for array in norm)
+                x = (x - mean) / np.sqrt(variance + self.dtype.type(self.numbers.norm_epsilon)) * gain + shift
+            if self.choices.layer_norm:
+                gain, shift = (of_level(array, self.layout, level) for array in (state.gain, state.shift))
+                mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
                 x = (x - mean) / np.sqrt(variance + self.dtype.type(self.numbers.norm_epsilon)) * gain + shift
             x = ACTIVATIONS[self.config.network.activation].function(x)
             found.append(hidden_outputs.describe(x))

@@ -1,0 +1,263 @@
+"""Rivals of generate-and-test that act on single weights, in one deep network: `cbp_ray.algorithm.weights` has them in torch.
+
+Gradient steps skip what is zero, as in Backprop; what a rival does to every weight is a pass of its own over whole layers.
+"""
+
+from typing import Any, NamedTuple
+
+from cbp_ray.kernels import rules
+from cbp_ray.kernels.activations import LOG2_E, gate
+from cbp_ray.kernels.choices import UPGDS, Rule
+from cbp_ray.kernels.compilation import inlined
+from cbp_ray.kernels.lanes import absolute, multiply_add, spread, where_greater
+from cbp_ray.kernels.mlp_state import Total
+from cbp_ray.kernels.noise import GROUP, SCALE, draw_at, four_noises_at, groups_of
+from cbp_ray.kernels.vectors import VECTOR, load_at, store_at, total
+
+
+class ByUnit(NamedTuple):
+    """Parameters by unit of one kind, and what the methods keep of them."""
+
+    values: Any
+    first: Any
+    second: Any
+    trace: Any
+    mean: float
+    """What they are at first."""
+    number: int
+    """Number of the hash of their first noise."""
+    start: int
+    """Place of their first."""
+    bound: float
+    """Where they are clipped."""
+
+
+@inlined
+def pull(state: Any, layout: Any, scratch: Any, numbers: Any, layer: int) -> None:
+    """L2-Init after SGD's step of a layer: -αλ (w - w₀), where w is the weight before the step, w + α δ x by now."""
+    stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
+    rate = numbers.step_size * numbers.strength
+    for j in range(layout.size[layer]):
+        row, x = first + j * stride, numbers.step_size * scratch.h[below + j]
+        for i in range(0, stride, VECTOR):
+            w = load_at(state.weights, row + i)
+            before = multiply_add(load_at(scratch.delta, above + i), x, w)
+            store_at(state.weights, row + i, multiply_add(-rate, before - load_at(state.initial, row + i), w))
+
+
+@inlined
+def perturb(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, bounds: Any, layer: int) -> None:
+    """Shrink and perturb after the step of a layer."""
+    stride, first, above, n = layout.stride[layer], layout.weight[layer], layout.unit[layer + 1], layout.size[layer]
+    if choices.rule == Rule.PERTURB_INITIAL:
+        size, keep = numbers.noise * bounds[layer] / state.scale[layer], 1 - numbers.shrinkage
+        for j in range(n):
+            row = first + j * stride
+            for i in range(0, stride, VECTOR):
+                w = load_at(state.weights, row + i)
+                number = layout.number[layer] + i * n + j
+                drawn = draw_at(scratch.keys, number, n, w) * load_at(scratch.columns, above + i)
+                store_at(state.weights, row + i, multiply_add(size, drawn, keep * w))
+        return
+    size = numbers.noise * SCALE / state.scale[layer]
+    if choices.rule == Rule.PERTURB_GRADIENT:
+        size = -numbers.step_size * size
+    groups = groups_of(n)
+    for k in range(groups):
+        row, rows = first + GROUP * k * stride, min(GROUP, n - GROUP * k)
+        for i in range(0, stride, VECTOR):
+            sizes = size * load_at(scratch.columns, above + i)
+            a, b, c, d = four_noises_at(scratch.keys, layout.group[layer] + i * groups + k, groups, sizes)
+            add_to(state.weights, row + i, sizes, a)
+            # The row behind the last of a layer stays zero, and those behind it are another layer's.
+            if rows > 1:
+                add_to(state.weights, row + stride + i, sizes, b)
+            if rows > 2:
+                add_to(state.weights, row + 2 * stride + i, sizes, c)
+            if rows > 3:
+                add_to(state.weights, row + 3 * stride + i, sizes, d)
+
+
+@inlined
+def add_to(values: Any, place: int, factor: Any, change: Any) -> None:
+    """values += factor · change."""
+    store_at(values, place, multiply_add(factor, change, load_at(values, place)))
+
+
+@inlined
+def clip(state: Any, layout: Any, bound: float, layer: int) -> None:
+    """Weight clipping after the step of a layer."""
+    stride, first = layout.stride[layer], layout.weight[layer]
+    count = spread(0.0, load_at(state.weights, first))
+    for k in range(first, first + layout.size[layer] * stride, VECTOR):
+        w = load_at(state.weights, k)
+        count = count + where_greater(absolute(w), bound, 1.0, spread(0.0, w))
+        w = where_greater(w, bound, bound, w)
+        store_at(state.weights, k, where_greater(-bound, w, -bound, w))
+    state.totals[Total.REPLACED] += total(count)
+
+
+@inlined
+def follow_gradients(state: Any, layout: Any, scratch: Any, numbers: Any, layer: int, fresh: bool) -> None:
+    """Follows |g w| of a layer's weights before their step."""
+    stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
+    for j in range(layout.size[layer]):
+        row, x = first + j * stride, state.scale[layer] * scratch.h[below + j]
+        for i in range(0, stride, VECTOR):
+            utility = absolute(load_at(scratch.delta, above + i) * x * load_at(state.weights, row + i))
+            follow(state.trace, row + i, utility, numbers, fresh)
+
+
+@inlined
+def follow_magnitudes(state: Any, layout: Any, numbers: Any, layer: int, fresh: bool) -> None:
+    """Follows |w| of a layer's weights after their step."""
+    first = layout.weight[layer]
+    for k in range(first, first + layout.size[layer] * layout.stride[layer], VECTOR):
+        follow(state.trace, k, absolute(state.scale[layer] * load_at(state.weights, k)), numbers, fresh)
+
+
+@inlined
+def follow(trace: Any, k: int, utility: Any, numbers: Any, fresh: bool) -> None:
+    """Updates traces, which begin with their utility where `fresh`."""
+    store_at(trace, k, utility if fresh else rules.running_average(load_at(trace, k), utility, numbers.trace_decay))
+
+
+@inlined
+def follow_useful(trace: Any, values: Any, k: int, share: Any, numbers: Any, largest: Any) -> Any:
+    """Follows U = -g w, given -(1 - β) g. Returns the largest traces so far."""
+    now = multiply_add(numbers.trace_decay, load_at(trace, k), share * load_at(values, k))
+    store_at(trace, k, now)
+    return where_greater(now, largest, now, largest)
+
+
+@inlined
+def follow_network(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, step: int) -> None:
+    """Follows the utilities of all weights for UPGD, given δ of all levels, and writes what `freedom` needs."""
+    largest = spread(0.0, load_at(state.bias, 0))
+    rate, last = -(1 - numbers.trace_decay), len(layout.stride)
+    for layer in range(last):
+        stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
+        for j in range(layout.size[layer]):
+            row, x = first + j * stride, rate * scratch.h[below + j]
+            for i in range(0, stride, VECTOR):
+                share = x * load_at(scratch.delta, above + i)
+                largest = follow_useful(state.trace, state.weights, row + i, share, numbers, largest)
+        for k in range(above, layout.unit[layer + 2], VECTOR):
+            largest = follow_useful(state.bias_trace, state.bias, k, rate * load_at(scratch.delta, k), numbers, largest)
+            if choices.layer_norm and layer < last - 1:
+                by_norm = rate * load_at(scratch.by_norm, k)
+                by_gain = by_norm * load_at(scratch.normalized, k)
+                largest = follow_useful(state.gain_trace, state.gain, k, by_gain, numbers, largest)
+                largest = follow_useful(state.shift_trace, state.shift, k, by_norm, numbers, largest)
+    scratch.usefulness[0] = 0.0
+    found = largest_of(largest, scratch)
+    if found > 0:
+        # Where no utility is positive, every weight counts as half used.
+        scratch.usefulness[0] = LOG2_E / (found * (1 - numbers.trace_decay**step))
+
+
+@inlined
+def largest_of(values: Any, scratch: Any) -> Any:
+    """The largest number of a vector."""
+    store_at(scratch.best, 0, values)
+    best = scratch.best[0]
+    for k in range(1, VECTOR):
+        best = max(best, scratch.best[k])
+    return best
+
+
+@inlined
+def upgd(
+    w: Any, g: Any, trace: Any, xi: Any, m: Any, v: Any, scale_1: Any, scale_2: Any, scratch: Any, choices: Any, numbers: Any
+) -> Any:
+    """UPGD's step of weights with gradients g, given noise of deviation 1. Returns the new w, m and v."""
+    free = gate(trace * scratch.usefulness[0])
+    if choices.adam:
+        new, m, v = rules.adam(w, m, v, g, scale_1, scale_2, choices, numbers)
+        kick = numbers.step_size * numbers.noise * xi
+        if choices.rule == Rule.UPGD:
+            return multiply_add(2.0 * free, (new - w) - kick, w), m, v
+        return multiply_add(-2.0 * free, kick, new), m, v
+    if choices.rule == Rule.UPGD:
+        direction = multiply_add(numbers.noise, xi, g) * free
+    else:
+        direction = multiply_add(numbers.noise * xi, free, g)
+    return rules.sgd(w, -numbers.step_size, direction, choices, numbers), m, v
+
+
+@inlined
+def upgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int) -> None:
+    """UPGD's step of a layer's weights."""
+    stride, n, above = layout.stride[layer], layout.size[layer], layout.unit[layer + 1]
+    groups = groups_of(n)
+    for k in range(groups):
+        j, rows = GROUP * k, min(GROUP, n - GROUP * k)
+        for i in range(0, stride, VECTOR):
+            columns = SCALE * load_at(scratch.columns, above + i)
+            a, b, c, d = four_noises_at(scratch.keys, layout.group[layer] + i * groups + k, groups, columns)
+            upgd_place(state, layout, scratch, choices, numbers, layer, j, i, a * columns)
+            if rows > 1:
+                upgd_place(state, layout, scratch, choices, numbers, layer, j + 1, i, b * columns)
+            if rows > 2:
+                upgd_place(state, layout, scratch, choices, numbers, layer, j + 2, i, c * columns)
+            if rows > 3:
+                upgd_place(state, layout, scratch, choices, numbers, layer, j + 3, i, d * columns)
+
+
+@inlined
+def upgd_place(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, j: int, i: int, xi: Any) -> None:
+    """UPGD's step of the weights from unit j to the units at i."""
+    below, above, k = layout.unit[layer], layout.unit[layer + 1], layout.weight[layer] + j * layout.stride[layer] + i
+    w, g = load_at(state.weights, k), load_at(scratch.delta, above + i) * scratch.h[below + j]
+    m = v = scale_1 = scale_2 = w
+    if choices.adam:
+        m, v = load_at(state.first, k), load_at(state.second, k)
+        column_1, column_2 = load_at(scratch.inverse_1, above + i), load_at(scratch.inverse_2, above + i)
+        row_1, row_2 = scratch.inverse_1[below + j], scratch.inverse_2[below + j]
+        scale_1 = where_greater(column_1, row_1, column_1, row_1)
+        scale_2 = where_greater(column_2, row_2, column_2, row_2)
+    w, m, v = upgd(w, g, load_at(state.trace, k), xi, m, v, scale_1, scale_2, scratch, choices, numbers)
+    store_at(state.weights, k, w)
+    if choices.adam:
+        store_at(state.first, k, m)
+        store_at(state.second, k, v)
+
+
+@inlined
+def step_by_unit(own: Any, state: Any, scratch: Any, choices: Any, numbers: Any, k: int, gradient: Any, fresh: bool) -> None:
+    """One step of the method for parameters by unit at `k`: biases, or a norm's scale and bias."""
+    w = load_at(own.values, k)
+    m = v = scale_1 = scale_2 = w
+    if choices.rule == Rule.SWR_GRADIENT:
+        follow(own.trace, k, absolute(gradient * w), numbers, fresh)
+    if choices.rule == Rule.L2_INIT:
+        gradient = multiply_add(numbers.strength, w - own.mean, gradient)
+    if choices.adam:
+        m, v = load_at(own.first, k), load_at(own.second, k)
+        scale_1, scale_2 = load_at(scratch.inverse_1, k), load_at(scratch.inverse_2, k)
+    columns = load_at(scratch.columns, k)
+    if choices.rule in UPGDS:
+        xi = four_noises_at(scratch.keys, own.number + k - own.start, 1, w)[0] * (SCALE * columns)
+        w, m, v = upgd(w, gradient, load_at(own.trace, k), xi, m, v, scale_1, scale_2, scratch, choices, numbers)
+    elif choices.adam:
+        w, m, v = rules.adam(w, m, v, gradient, scale_1, scale_2, choices, numbers)
+    else:
+        w = rules.sgd(w, -numbers.step_size, gradient, choices, numbers)
+    if choices.rule == Rule.PERTURB or choices.rule == Rule.PERTURB_GRADIENT:
+        size = numbers.noise * SCALE
+        if choices.rule == Rule.PERTURB_GRADIENT:
+            size = -numbers.step_size * size
+        w = multiply_add(four_noises_at(scratch.keys, own.number + k - own.start, 1, w)[0] * columns, size, w)
+    elif choices.rule == Rule.PERTURB_INITIAL:
+        w = multiply_add(1 - numbers.shrinkage, w, numbers.noise * own.mean)
+    elif choices.rule == Rule.CLIP:
+        beyond = where_greater(absolute(w), own.bound, 1.0, spread(0.0, w))
+        state.totals[Total.REPLACED] += total(beyond)
+        w = where_greater(w, own.bound, own.bound, w)
+        w = where_greater(-own.bound, w, -own.bound, w)
+    elif choices.rule == Rule.SWR_MAGNITUDE:
+        follow(own.trace, k, absolute(w), numbers, fresh)
+    store_at(own.values, k, w)
+    if choices.adam:
+        store_at(own.first, k, m)
+        store_at(own.second, k, v)
