@@ -1,4 +1,4 @@
-"""RLlib configs with `.continual_backprop(...)`; that of Continual PPO has the paper's settings as defaults (appendix D)."""
+"""RLlib configs with `.continual_backprop(...)` and `.plasticity(...)`; that of PPO has the paper's settings (appendix D)."""
 
 import difflib
 import logging
@@ -18,8 +18,10 @@ from cbp_ray.algorithm.initialization import Scheme
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
+from cbp_ray.methods import Method, ReDo, SelfNormalizedResets, methods
 from cbp_ray.presets import Utility
 from cbp_ray.problems import SlipperyAntConfig
+from cbp_ray.validation import make, suggest
 from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm, slippery
 from rllib_ext.ant.friction import PAPER
 from rllib_ext.learners.topology import treatable_layers
@@ -42,7 +44,9 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
     def __init__(self, algo_class: Any = None) -> None:
         super().__init__(algo_class=algo_class)
         self.continual_backprop_settings: dict[str, Any] | None = None
+        self.plasticity_settings: dict[str, Any] | None = None
         self.weight_decay = 0.0
+        self.betas: tuple[float, float] | None = None
 
     def continual_backprop(
         self,
@@ -71,16 +75,44 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
         `cbp_ray.GenerateAndTest` explains all of them. They are checked when the algorithm is built.
         """
         self.continual_backprop_settings = {name: value for name, value in locals().items() if name in DEFAULTS}
+        self.plasticity_settings = None
         return self
 
-    def training(self, *, weight_decay: float = NotProvided, **kwargs: Any) -> Self:
+    def plasticity(self, method: str, *, seed: int | None = None, **settings: Any) -> Self:
+        """Switches a method on that keeps networks able to learn, for every module that is trained.
+
+        Args:
+          method: its name in experiments: `redo`, `snr_geometric`, `l2_init`, `shrink_perturb`, `clipping`, `upgd`, `swr`,
+            `cbp` for `.continual_backprop(...)`, `bp` for none, or one of your own (`CBP_RAY_METHODS`).
+          seed: seed of whatever it draws; by default that of `.debugging(seed=...)`, or 0.
+          settings: its settings in experiments. A step is a mini-batch here.
+
+        `docs/methods.md` has all methods. The last such call counts. Settings are checked when the algorithm is built.
+
+        Example:
+          >>> ContinualPPOConfig().plasticity("redo", threshold=0.1, every=100).plasticity_settings["name"]
+          'redo'
+        """
+        if method == "cbp":
+            return self.continual_backprop(seed=seed, **settings)
+        self.continual_backprop_settings = None
+        self.plasticity_settings = {"name": method, "seed": seed, **settings}
+        return self
+
+    def training(
+        self, *, weight_decay: float = NotProvided, betas: tuple[float, float] | None = NotProvided, **kwargs: Any
+    ) -> Self:
         """Sets the training related configuration.
 
         Args:
           weight_decay: L2 coefficient λ of all weights and biases; Adam's gradient becomes g + λ w ("PPO+L2").
+          betas: Adam's decay rates; (0.99, 0.99) is "non-stationary Adam" (Dohare et al. 2023). None: RLlib's.
           kwargs: what the algorithm's own config takes.
         """
         super().training(**kwargs)
+        if betas is not NotProvided:
+            self.betas = betas
+            self._check_betas()
         if weight_decay is not NotProvided:
             self.weight_decay = weight_decay
             self._check_weight_decay()
@@ -106,11 +138,13 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 ".api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
             )
         self._check_weight_decay()
+        self._check_betas()
         configs = [self, *map(self.get_config_for_module, self.algorithm_config_overrides_per_module)]
         for config in configs:
             if config.continual_backprop_settings is not None:
                 _check_settings(config.continual_backprop_settings)
-        if self.continual_backprop_settings is None:
+            config.plasticity_method()
+        if self.continual_backprop_settings is None and self.plasticity_method() is None:
             return
         if self.torch_compile_learner and "complete" in str(self.torch_compile_learner_what_to_compile).lower():
             raise InputError(
@@ -126,12 +160,46 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 "replace; call .rl_module(model_config={'fcnet_hiddens': [256, 256]}), or remove .continual_backprop(...)"
             )
 
+    def plasticity_method(self) -> Method | None:
+        """The method of `.plasticity(...)`; None if there is none.
+
+        Raises:
+          InputError: if it is not known, its settings are wrong, or RLlib's learners don't have it.
+        """
+        if self.plasticity_settings is None:
+            return None
+        name = self.plasticity_settings["name"]
+        settings = {key: value for key, value in self.plasticity_settings.items() if key != "seed"}
+        known = methods()
+        if name not in known:
+            raise InputError(f".plasticity({name!r}): must be a method, {suggest(str(name), known)}")
+        made = make(known[name], settings, f".plasticity({name!r})")
+        if made.rllib() is None:
+            have = [each for each, method in known.items() if method.rllib is not Method.rllib]
+            raise InputError(f".plasticity({name!r}): must be a method that RLlib's learners have: {', '.join(have)}")
+        if made.decay:
+            raise InputError(f".plasticity({name!r}): weight decay belongs to the optimizer; call .training(weight_decay=...)")
+        return made if made.rllib() else None
+
+    def _check_betas(self) -> None:
+        if self.betas is None:
+            return
+        if len(self.betas) != 2 or not all(isinstance(beta, float | int) and 0 <= beta < 1 for beta in self.betas):
+            raise InputError(
+                f".training(betas=...): must be two numbers in [0, 1), got {self.betas!r}; call .training(betas=(0.99, 0.99))"
+            )
+
     def _check_weight_decay(self) -> None:
         if isinstance(self.weight_decay, bool) or not isinstance(self.weight_decay, int | float) or not self.weight_decay >= 0:
             raise InputError(
                 f".training(weight_decay=...): must be a number, 0 or more, got {self.weight_decay!r}; "
                 "call .training(weight_decay=1e-4)"
             )
+
+    def acts_on_units(self) -> bool:
+        """Whether whole units are replaced, so that the networks' hidden layers have to be found."""
+        method = self.plasticity_method()
+        return self.continual_backprop_settings is not None or isinstance(method, ReDo | SelfNormalizedResets)
 
     def build_learner_group(self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, **kwargs: Any) -> Any:
         """Refuses modules that can't be treated here, in one line, and not in an actor somewhere."""
@@ -141,7 +209,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
             with torch.random.fork_rng(devices=[]):
                 modules = rl_module_spec.build().as_multi_rl_module()
             for module_id in modules.keys():  # noqa: SIM118  # not a dict
-                if self.get_config_for_module(module_id).continual_backprop_settings is not None:
+                if self.get_config_for_module(module_id).acts_on_units():
                     treatable_layers(module_id, modules[module_id])
         return super().build_learner_group(env=env, spaces=spaces, rl_module_spec=rl_module_spec, **kwargs)
 

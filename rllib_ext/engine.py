@@ -15,7 +15,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from cbp_ray.errors import InputError
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import AdamConfig, OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_complete
 from cbp_ray.problems import SlipperyAntConfig
 from rllib_ext.ant.environment import ENVIRONMENT
@@ -50,6 +50,9 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
         raise InputError(f"seeds: must be below 2**31 for slippery_ant, got {seed}; use smaller ones")
     friction = {name: getattr(problem, f"friction_{name}") for name in ("period", "low", "high", "initial")}
     activation = "silu" if config.network.activation == "swish" else config.network.activation
+    networks: dict[str, Any] = {"fcnet_hiddens": list(config.network.hidden), "fcnet_activation": activation}
+    if config.network.layer_norm:
+        networks["fcnet_use_layernorm"] = True
     result: ContinualPPOConfig = (
         ContinualPPOConfig()
         .environment(ENVIRONMENT, env_config={FRICTION: friction})
@@ -57,12 +60,15 @@ def algorithm_config(config: OnlineConfig, seed: int) -> ContinualPPOConfig:
         # A run without the samples of a runner that died would be another run: it fails, and goes on from its checkpoint.
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
         .learners(num_learners=0)
-        .rl_module(model_config={"fcnet_hiddens": list(config.network.hidden), "fcnet_activation": activation})
+        .rl_module(model_config=networks)
         .training(lr=config.optimizer.step_size, **ppo_settings(problem), weight_decay=algorithm.decay)
         .debugging(seed=seed, log_level="ERROR")
     )
+    assert isinstance(config.optimizer, AdamConfig)  # the engine would have refused
+    if config.optimizer.betas != AdamConfig(step_size=1).betas:
+        result.training(betas=config.optimizer.betas)
     if settings := algorithm.rllib():
-        result.continual_backprop(**settings)
+        result.plasticity(algorithm.name, **settings)
     return result
 
 

@@ -12,7 +12,8 @@ from cbp_ray.validation import DecayRate, Maturity, NotNegative, Rate
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch.optim import Optimizer
+
+    from cbp_ray.methods.method import Layers, Optimizers
 
 
 class ContinualBackprop(Method):
@@ -63,10 +64,12 @@ class ContinualBackprop(Method):
     def rllib(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name", "weight_decay"})
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm import GenerateAndTest
 
-        return GenerateAndTest(model, optimizer, **self.rllib(), seed=seed, compiled=False)
+        return GenerateAndTest(model, optimizer, **self.rllib(), seed=seed, layers=layers, compiled=False)
 
     def kernel(self) -> dict[str, Any]:
         return {

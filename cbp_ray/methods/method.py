@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from cbp_ray.algorithm.network import HiddenLayer
+
+    Optimizers = Optimizer | Sequence[Optimizer]
+    Layers = Sequence[HiddenLayer] | None
+
 COLOURS = {
     "blue": "#0072B2",
     "vermilion": "#D55E00",
@@ -89,8 +94,17 @@ class Method(Model):
         """A module between a layer of so many units and its activation; None for none."""
         return None
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep | None:
-        """What acts on a torch network after every optimizer step; None if nothing does."""
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep | None:
+        """What acts on a torch network after every optimizer step; None if nothing does.
+
+        Args:
+          model: the network, at its initial weights.
+          optimizer: the optimizer, or several, that hold its parameters.
+          seed: of whatever is random; several for networks in a stack.
+          layers: the hidden layers of a network that can't be traced, as RLlib's are; by default they are looked for.
+        """
         return None
 
     def kernel(self) -> dict[str, Any] | None:
@@ -111,7 +125,7 @@ class Method(Model):
         return None
 
     def rllib(self) -> dict[str, Any] | None:
-        """Arguments of `.continual_backprop(...)` for PPO, empty for plain PPO; None says that PPO lacks this method."""
+        """Settings for `.plasticity(name, ...)` of RLlib's configs, empty for what is plain there; None if RLlib lacks it."""
         return None
 
 

@@ -9,13 +9,15 @@ from cbp_ray.validation import Count, DecayRate, Maturity, NotNegative
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch.optim import Optimizer
+
+    from cbp_ray.methods.method import Layers, Optimizers
 
 
 class ReDo(Method):
     """ReDo (Sokar et al. 2023), with running averages of the activity."""
 
     label = "ReDo"
+    ppo_label = "PPO+ReDo"
     swept = "threshold"
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["black"], "marker": "h"}
 
@@ -30,11 +32,16 @@ class ReDo(Method):
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm.unit_resets import ReDo
 
         assert isinstance(seed, int)  # it does not take networks in a stack
-        return ReDo(model, optimizer, self.threshold, self.every, self.decay_rate, seed)
+        return ReDo(model, optimizer, self.threshold, self.every, self.decay_rate, seed, layers=layers)
+
+    def rllib(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"name", "weight_decay"})
 
     def kernel(self) -> dict[str, Any]:
         shares = {"threshold": self.threshold, "every": self.every, "decay_rate": self.decay_rate}
@@ -45,6 +52,7 @@ class SelfNormalizedResets(Method):
     """Self-normalised resets (Farias and Jozefiak 2024), in a geometric form; for activations that fall silent, as ReLU."""
 
     label = "SNR-geometric"
+    ppo_label = "PPO+SNR-geometric"
     swept = "rejection"
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["grey"], "marker": "p"}
 
@@ -59,11 +67,17 @@ class SelfNormalizedResets(Method):
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm.unit_resets import SelfNormalizedResets
 
         assert isinstance(seed, int)  # it does not take networks in a stack
-        return SelfNormalizedResets(model, optimizer, self.rejection, self.maturity_threshold, self.decay_rate, seed)
+        settings = self.rejection, self.maturity_threshold, self.decay_rate
+        return SelfNormalizedResets(model, optimizer, *settings, seed, layers=layers)
+
+    def rllib(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"name", "weight_decay"})
 
     def kernel(self) -> dict[str, Any]:
         if not self.rejection:

@@ -9,7 +9,15 @@ from cbp_ray.validation import Count, DecayRate, NotNegative, Positive, Rate
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch.optim import Optimizer
+
+    from cbp_ray.methods.method import Layers, Optimizers
+
+
+class _WeightMethod(Method):
+    """What all have in common: RLlib's learners have them, too."""
+
+    def rllib(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"name", "weight_decay"})
 
 
 def _one(seed: int | Sequence[int]) -> int:
@@ -17,10 +25,11 @@ def _one(seed: int | Sequence[int]) -> int:
     return seed
 
 
-class L2Init(Method):
+class L2Init(_WeightMethod):
     """Backprop with L2 regularisation towards the initial parameters (Kumar et al. 2023)."""
 
     label = "L2-Init"
+    ppo_label = "PPO+L2-Init"
     swept = "strength"
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["orange"], "marker": "v", "linestyle": (0, (4, 2))}
 
@@ -29,7 +38,9 @@ class L2Init(Method):
     strength: NotNegative
     """λ: the gradient becomes g + λ (w - w₀)."""
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm.weights import L2Init
 
         return L2Init(model, optimizer, self.strength)
@@ -38,10 +49,11 @@ class L2Init(Method):
         return {"rule": "l2_init", "strength": self.strength} if self.strength else {}
 
 
-class PerturbedBackprop(Method):
+class PerturbedBackprop(_WeightMethod):
     """Shrink and perturb (Ash and Adams 2020), in one of its online forms."""
 
     label = "S&P"
+    ppo_label = "PPO+S&P"
     swept = "noise"
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["purple"], "marker": "P"}
 
@@ -56,7 +68,9 @@ class PerturbedBackprop(Method):
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm.weights import ShrinkAndPerturb
 
         return ShrinkAndPerturb(model, optimizer, self.noise, self.variant, self.shrinkage, _one(seed))
@@ -68,10 +82,11 @@ class PerturbedBackprop(Method):
         return {"rule": rules[self.variant], "noise": self.noise, "shrinkage": self.shrinkage}
 
 
-class ClippedBackprop(Method):
+class ClippedBackprop(_WeightMethod):
     """Weight clipping (Elsayed et al. 2024)."""
 
     label = "clipping"
+    ppo_label = "PPO+clipping"
     swept = "factor"
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["sky"], "marker": "d"}
 
@@ -82,7 +97,9 @@ class ClippedBackprop(Method):
     last_layer: bool = True
     """Whether the last layer is clipped, too."""
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm.weights import WeightClipping
 
         return WeightClipping(model, optimizer, self.factor, self.last_layer)
@@ -91,10 +108,11 @@ class ClippedBackprop(Method):
         return {"rule": "clip", "clip": self.factor, "clip_out": self.factor if self.last_layer else math.inf}
 
 
-class UtilityPerturbedBackprop(Method):
+class UtilityPerturbedBackprop(_WeightMethod):
     """UPGD-W, first order, with the global scaling (Elsayed and Mahmood 2024); AdaUPGD with Adam."""
 
     label = "UPGD"
+    ppo_label = "PPO+UPGD"
     swept = "noise"
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["green"], "marker": "X", "linestyle": (0, (4, 2))}
 
@@ -109,7 +127,9 @@ class UtilityPerturbedBackprop(Method):
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm.weights import UPGD
 
         return UPGD(model, optimizer, self.noise, self.decay_rate, self.protects, _one(seed))
@@ -121,10 +141,11 @@ class UtilityPerturbedBackprop(Method):
         return {"rule": rule, "noise": self.noise, "trace_decay": self.decay_rate}
 
 
-class WeightReinitialization(Method):
+class WeightReinitialization(_WeightMethod):
     """Selective weight reinitialisation, proportional (Hernandez-Garcia et al. 2025)."""
 
     label = "SWR"
+    ppo_label = "PPO+SWR"
     swept = "rate"
     look: ClassVar[dict[str, Any]] = {"color": COLOURS["blue"], "marker": "*", "linestyle": (0, (4, 2))}
 
@@ -141,7 +162,9 @@ class WeightReinitialization(Method):
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
 
-    def after_step(self, model: "nn.Module", optimizer: "Optimizer", seed: int | Sequence[int]) -> AfterStep:
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
         from cbp_ray.algorithm.weights import WeightReinitialization
 
         return WeightReinitialization(model, optimizer, self.rate, self.every, self.utility, self.decay_rate, _one(seed))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cbp_ray.algorithm.adam import Adam
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
+from cbp_ray.algorithm.network import HiddenLayer
 from cbp_ray.algorithm.step_report import StepReport
 from cbp_ray.errors import InputError
 from rllib_ext.learners.diagnostics import Diagnostics
@@ -35,8 +36,8 @@ UNLIKE_OURS = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled
 class ContinualBackpropLearnerMixin(OpenLearner):
     """Puts generate-and-test into any torch learner of RLlib: `class MyLearner(ContinualBackpropLearnerMixin, ThatLearner)`.
 
-    The settings come from `config.continual_backprop(...)`, per module if the config has overrides per module; without them
-    the module is trained as the learner underneath does. Changes to that learner:
+    The settings come from `config.continual_backprop(...)` or `config.plasticity(...)`, per module if the config has overrides
+    per module; without them the module is trained as the learner underneath does. Changes to that learner:
 
     - After the optimizer's step, in `apply_gradients`, one step of generate-and-test on every module in the mini-batch.
       (`after_gradient_based_update` would be once per iteration.)
@@ -53,6 +54,7 @@ class ContinualBackpropLearnerMixin(OpenLearner):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._gnts: dict[str, GenerateAndTest] = {}
+        self._rules: dict[str, Any] = {}
         self._diagnostics: dict[str, Diagnostics] = {}
         self._targets: dict[str, Targets] = {}
         self._reports: dict[str, StepReport] = {}
@@ -73,25 +75,35 @@ class ContinualBackpropLearnerMixin(OpenLearner):
             return
         config = self.config.get_config_for_module(module_id)
         settings = getattr(config, "continual_backprop_settings", None)
-        module = self.module[module_id].unwrapped()
+        method = config.plasticity_method() if hasattr(config, "plasticity_method") else None
+        module, layers = self.module[module_id].unwrapped(), list[HiddenLayer]()
         try:
             layers = treatable_layers(module_id, module)
+            self._diagnostics[module_id] = Diagnostics(module, layers)
         except InputError:
-            if settings is None:
-                return  # nothing to treat, nothing to report
-            raise
-        self._diagnostics[module_id] = Diagnostics(module, layers)
-        if settings is None:
+            if settings is not None or (method is not None and config.acts_on_units()):
+                raise
+            # No units to treat, and nothing to report of them.
+        given: dict[str, Any] | None = config.plasticity_settings if method is not None else settings
+        if given is None:
             return
-        seed = settings["seed"] if settings["seed"] is not None else self.config.seed or 0
+        seed = given["seed"] if given["seed"] is not None else self.config.seed or 0
         optimizers = [optimizer for _, optimizer in self.get_optimizers_for_module(module_id)]
+        call = ".continual_backprop(...)" if method is None else f".plasticity({method.name!r})"
         try:
-            gnt = GenerateAndTest(module, optimizers, layers=layers, **settings | {"seed": seed})
+            if method is None:
+                made: Any = GenerateAndTest(module, optimizers, layers=layers, **given | {"seed": seed})
+            else:
+                made = method.after_step(module, optimizers, seed, layers or None)
         except InputError as error:
-            raise InputError(f".continual_backprop(...), module {module_id!r}: {error}") from error
+            raise InputError(f"{call}, module {module_id!r}: {error}") from error
+        self._replaced[module_id] = 0
+        if not isinstance(made, GenerateAndTest):
+            self._rules[module_id] = made
+            return
         if self.distributed:
-            gnt.average_over_replicas = _average_over_replicas
-        self._gnts[module_id], self._replaced[module_id] = gnt, 0
+            made.average_over_replicas = _average_over_replicas
+        self._gnts[module_id] = made
         if getattr(config, "tau", 1.0) < 1.0:
             self._targets[module_id] = Targets(module, layers)
 
@@ -101,7 +113,8 @@ class ContinualBackpropLearnerMixin(OpenLearner):
             # SAC's temperature is no weight of a network.
             weights = set(self.module[kwargs["module_id"]].parameters())
             weight_decay *= all(param in weights for param in kwargs["params"])
-        super().register_optimizer(optimizer=with_time_steps(optimizer, weight_decay), **kwargs)
+        betas = getattr(self.config.get_config_for_module(kwargs["module_id"]), "betas", None)
+        super().register_optimizer(optimizer=with_time_steps(optimizer, weight_decay, betas), **kwargs)
 
     def add_module(self, *, module_id: str, **kwargs: Any) -> Any:
         spec = super().add_module(module_id=module_id, **kwargs)
@@ -109,7 +122,7 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         return spec
 
     def remove_module(self, module_id: str, **kwargs: Any) -> Any:
-        for watchers in (self._gnts, self._diagnostics):
+        for watchers in (self._gnts, self._rules, self._diagnostics):
             if module_id in watchers:
                 watchers.pop(module_id).close()
         for kept in (self._targets, self._reports, self._replaced):
@@ -125,6 +138,9 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         self.step_optimizers(gradients_dict)
         self._gradient_steps += bool(gradients_dict)
         for module_id in self._in_mini_batch:
+            if module_id in self._rules:
+                report = self._rules[module_id].step()
+                self._replaced[module_id] += sum(getattr(report, "changed", {}).values())
             gnt = self._gnts.get(module_id)
             if gnt is not None:
                 report = self._reports[module_id] = gnt.step()
@@ -143,7 +159,7 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         self.metrics.log_value((ALL_MODULES, GRADIENT_STEPS), steps / replicas, reduce="sum")
         for module_id, replaced in self._replaced.items():
             self.metrics.log_value((module_id, RESULTS, "replaced"), replaced / replicas, reduce="sum")
-        self._replaced = dict.fromkeys(self._gnts, 0)
+        self._replaced = dict.fromkeys((*self._gnts, *self._rules), 0)
         if steps > 1 or self._gradient_steps >= self._measured + MEASURE_EVERY:
             self._measured = self._gradient_steps
             for module_id, diagnostics in self._diagnostics.items():
@@ -158,11 +174,16 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
         if self.has_component(COMPONENT_GNT, components, not_components):
             state[COMPONENT_GNT] = {
-                "modules": {module_id: to_arrays(gnt.state_dict()) for module_id, gnt in self._gnts.items()},
+                "modules": {module_id: to_arrays(made.state_dict()) for module_id, made in self._methods.items()},
                 "random_state": None if self.config.seed is None else random_state(),
                 **self._own_state(),
             }
         return state
+
+    @property
+    def _methods(self) -> dict[str, Any]:
+        """What acts on each module after the optimizer's step."""
+        return self._gnts | self._rules
 
     def _own_state(self) -> dict[str, int]:
         """Whatever else must go on counting in a resumed run."""
@@ -178,13 +199,13 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         super().set_state(state)
         saved = state.get(COMPONENT_GNT)
         if saved is None:
-            if COMPONENT_OPTIMIZER in state and self._gnts:
+            if COMPONENT_OPTIMIZER in state and self._methods:
                 LOGGER.warning("the checkpoint has no state of generate-and-test: utilities and ages start from zero")
             return
-        for module_id, gnt in self._gnts.items():
+        for module_id, made in self._methods.items():
             if module_id in saved["modules"]:
                 try:
-                    gnt.load_state_dict(to_tensors(saved["modules"][module_id]))
+                    made.load_state_dict(to_tensors(saved["modules"][module_id]))
                 except InputError as error:
                     reason = str(error).replace("make GenerateAndTest with", "call .continual_backprop(...) with")
                     raise InputError(f".continual_backprop(...), module {module_id!r}: {reason}") from error
@@ -200,11 +221,17 @@ def _average_over_replicas(averages: Tensor) -> None:
     averages /= torch.distributed.get_world_size()
 
 
-def with_time_steps(optimizer: torch.optim.Optimizer, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+def with_time_steps(
+    optimizer: torch.optim.Optimizer, weight_decay: float = 0.0, betas: tuple[float, float] | None = None
+) -> torch.optim.Optimizer:
     """`cbp_ray.Adam` with the parameters and settings of a new `torch.optim.Adam`; any other optimizer as it is.
 
-    `weight_decay` becomes the L2 coefficient of any optimizer that has one.
+    `weight_decay` becomes the L2 coefficient of any optimizer that has one, and so do `betas`.
     """
+    if betas is not None:
+        for group in optimizer.param_groups:
+            if "betas" in group:
+                group["betas"] = betas
     if weight_decay:
         for group in optimizer.param_groups:
             if "weight_decay" in group:

@@ -129,9 +129,11 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
     def _needs_autograd(self, module_id: str) -> str | None:
         """Why mini-batches must be learned from one by one, or None."""
         config = self.config.get_config_for_module(module_id)
+        other = config.plasticity_method()
         overridden = self.with_own(OF_MINI_BATCHES, ContinualPPOTorchLearner)
         reasons = {
             "gradients are averaged over several learners": self.distributed,
+            f"{other.label if other else ''} acts around the optimizer's steps": other is not None,
             "there are several modules": len(list(self.module.keys())) > 1,
             f"{type(self).__name__} has a {', '.join(overridden)} of its own": bool(overridden),
             "the loss has a KL term": config.use_kl_loss,

@@ -109,7 +109,7 @@ def test_it_is_swept_drawn_and_named(
     [
         ("bit_flipping", "kernel", "use engine: torch"),
         ("permuted_mnist", "kernel", "use engine: torch"),
-        ("slippery_ant", "rllib", "use bp, l2 or cbp"),
+        ("slippery_ant", "rllib", "use cbp, say"),
     ],
 )
 def test_who_does_not_know_it_refuses_it_in_one_line(

@@ -42,13 +42,11 @@ def _mlp_refuses(config: OnlineConfig) -> str | None:
 def _rllib_refuses(config: OnlineConfig) -> str | None:
     activation, optimizer = config.network.activation, config.optimizer
     if config.algorithm.rllib() is None:
-        return f"algorithm.name: must be a method that PPO has, got {config.algorithm.name!r}; use bp, l2 or cbp"
-    if optimizer != AdamConfig(step_size=optimizer.step_size):
-        return f"optimizer: must be adam with its default betas and epsilon for slippery_ant, got {optimizer!r}; change it"
+        return f"algorithm.name: must be a method that PPO has, got {config.algorithm.name!r}; use cbp, say"
+    if not isinstance(optimizer, AdamConfig) or optimizer.epsilon != AdamConfig(step_size=1).epsilon:
+        return f"optimizer: must be adam with its default epsilon for slippery_ant, got {optimizer!r}; change it"
     if activation not in PPO_ACTIVATIONS:
         return f"network.activation: must be one of {', '.join(PPO_ACTIVATIONS)} for slippery_ant, got {activation!r}; use one"
-    if config.network.layer_norm:
-        return "network.layer_norm: must be false for slippery_ant; change it"
     if config.dtype != "float32":
         return f"dtype: must be float32 for slippery_ant, got {config.dtype!r}; change it"
     return None
