@@ -43,8 +43,12 @@ output_option = click.option(
 )
 
 
+RIVALS = {"rivals": ("bit_flipping",), "rivals-bit-flipping": ("bit_flipping",)}
+"""Comparisons of methods by name, and their streams."""
+
+
 @click.command()
-@click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS]))
+@click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS, *RIVALS]))
 @scale_option
 @storage_option
 @output_option
@@ -52,10 +56,10 @@ output_option = click.option(
 def reproduce(figure: str, scale: str, storage: str, output: str | None, address: str | None) -> int:
     """Run the sweeps of a figure, draw it and check its claims.
 
-    FIG is a key listed by `cbp-ray figures`, the name of a problem, or `all` (those that can be reproduced in this
-    version). Writes PNG, PDF, tables and the verdict on each of the paper's claims to DIR/figures/SCALE, or to
-    FOLDER/SCALE; exits with 1 if a claim fails. Runs that are stored already are not repeated: interrupt it at any time,
-    and start it again.
+    FIG is a key listed by `cbp-ray figures`, the name of a problem, `all` (those that can be reproduced in this version),
+    or `rivals`: every method with a grid of its own, the best of each on fresh seeds, and claims of other papers. Writes
+    PNG, PDF, tables and the verdict on each claim to DIR/figures/SCALE, or to FOLDER/SCALE; exits with 1 if a claim fails.
+    Runs that are stored already are not repeated: interrupt it at any time, and start it again.
 
     \b
     Examples:
@@ -63,8 +67,11 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
       cbp-ray reproduce bit-flipping
       cbp-ray reproduce permuted-mnist --scale laptop
       cbp-ray reproduce all --scale smoke --storage /tmp/try
+      cbp-ray reproduce rivals
       cbp-ray reproduce fig6 --storage s3://bucket/cbp --output figures
     """
+    if figure in RIVALS:
+        return _reproduce_rivals(RIVALS[figure], scale, storage, output, address)
     figures = chosen(figure)
     from cbp_ray.figures.provenance import Reproduction
     from cbp_ray.figures.reproduce import load_figure
@@ -141,6 +148,33 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
             name = problem if len(problems) > 1 else figure
             write_documentation(name, [products[k] for k in own], [sweeps[k] for k in own], storage, directory, docs)
     return _conclude([finding for product in products for finding in product.findings], figure, directory)
+
+
+def _reproduce_rivals(streams: Sequence[str], scale: str, storage: str, output: str | None, address: str | None) -> int:
+    from cbp_ray.figures.rivals.comparison import Report, choose, load_stream, second_stage
+    from cbp_ray.figures.rivals.page import write_report
+
+    storage = options.check_storage(storage)
+    directory = _directory(storage, output, scale)
+    options.check_writable(directory, "--output")
+    findings: list[Finding] = []
+    for stream in streams:
+        sweep = load_stream(stream, scale)
+        if run_and_show(sweep, storage, address).failed:
+            click.echo(f"trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
+            return 1
+        selected = choose(sweep, storage)
+        report = second_stage(sweep, selected)
+        click.echo(
+            f"chosen: {len(report.configurations)} settings of {len(sweep.configurations)}; now on fresh seeds", err=True
+        )
+        if run_and_show(report, storage, address).failed:
+            click.echo(f"trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
+            return 1
+        written = write_report(stream, Report(selected, report, storage), directory)
+        findings += written.findings
+        click.echo("\n".join(map(str, written.paths)))
+    return _conclude(findings, "rivals", directory)
 
 
 def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> int:

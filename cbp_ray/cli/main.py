@@ -21,7 +21,8 @@ PROGRAM = "cbp-ray"
 COMPLETION_VARIABLE = "_CBP_RAY_COMPLETE"
 
 BENCHMARKS = {
-    name: f"cbp_ray_benchmarks.{name.replace('-', '_')}" for name in ("gnt", "bit-flipping", "mnist", "ant", "learner", "sweep")
+    name: f"cbp_ray_benchmarks.{name.replace('-', '_')}"
+    for name in ("gnt", "bit-flipping", "mnist", "rivals", "ant", "learner", "sweep")
 }
 
 

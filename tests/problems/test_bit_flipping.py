@@ -132,7 +132,7 @@ def test_the_kernels_stream_is_the_same_stream():
         )
         seen = []
 
-        def learner(state, scratch, bits, targets, draws, choices, numbers, n, m, constant, first_bit, seen=seen):
+        def learner(state, scratch, bits, targets, draws, choices, numbers, n, m, constant, first_bit, first_step, seen=seen):
             for t in range(len(targets)):
                 positions = first_bit + t * (m - constant) + np.arange(m - constant)
                 random = (bits[positions // 32] >> (positions % 32).astype(np.uint32)[:, None]) & 1

@@ -1,0 +1,227 @@
+"""Two stages: the grid of every competitor on a few seeds, and the best setting of each on many fresh ones.
+
+A competitor is a group of `tune_configs/rivals/<stream>.yaml`. Competitors meet within a *kind*: one activation and one
+optimizer. All see the same data in the run of a given seed, so every comparison is paired.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.resources import as_file, files
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cbp_ray.experiments import Curves, OnlineConfig
+from cbp_ray.experiments.engines import make_engine
+from cbp_ray.figures import statistics
+from cbp_ray.figures.claims import LEVEL, Evidence
+from cbp_ray.figures.reproduce import CONFIGS
+from cbp_ray.figures.results import Setting, Settings
+from cbp_ray.figures.statistics import Array
+from cbp_ray.results import Store
+from cbp_ray.results.keys import config_key
+from cbp_ray.sweeps import Sweep, load_sweep
+from cbp_ray.sweeps.sweep import Configuration
+
+BASELINE = "bp"
+OUTSIDE = ("full_reset", "linear")
+"""Competitors without a rank: an oracle, and a network that has no plasticity to lose."""
+REPORTED = {"paper": range(20, 120), "laptop": range(20, 120), "smoke": range(3, 9)}
+"""Seeds of the report, by scale; none of them chose a setting."""
+TIMED, TIMES, AT_ONCE = 1_000, 5, 32
+"""Of the measurement of costs: examples, repetitions, runs."""
+
+
+WORDS = {"relu": "ReLU", "sgd": "SGD", "adam": "Adam"}
+
+
+class Kind(NamedTuple):
+    """What competitors have in common."""
+
+    activation: str
+    optimizer: str
+
+    def __str__(self) -> str:
+        return f"{WORDS.get(self.activation, self.activation)}, {WORDS.get(self.optimizer, self.optimizer)}"
+
+
+def kind_of(config: OnlineConfig) -> Kind:
+    """The kind of a setting."""
+    return Kind(config.network.activation, config.optimizer.name)
+
+
+def load_stream(stream: str, scale: str) -> Sweep:
+    """The first stage of a stream: every competitor with its grid."""
+    with as_file(files(CONFIGS)) as directory:
+        return load_sweep(directory / "rivals" / f"{stream}.yaml", scale=scale)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A competitor of one kind: its grid, and the best of it."""
+
+    kind: Kind
+    group: str
+    swept: tuple[Setting, ...]
+    """Its settings in the first stage."""
+
+    @cached_property
+    def best(self) -> Setting:
+        """The setting of least total error."""
+        return min(self.swept, key=lambda setting: setting.mean_total)
+
+    def share_better_than(self, other: "Chosen") -> float:
+        """The share of its settings that are better than the best of another."""
+        return float(np.mean([setting.mean_total < other.best.mean_total for setting in self.swept]))
+
+
+def choose(sweep: Sweep, storage: str) -> list[Chosen]:
+    """The best setting of every competitor of every kind.
+
+    Raises:
+      MissingResults: if a run of the first stage is not stored.
+    """
+    store = Store(storage, sweep.name)
+    names = store.names()
+    found: dict[tuple[Kind, str], list[Setting]] = {}
+    for each in sweep.configurations:
+        curves = store.read_curves(each.config, sweep.seeds, sweep.engine, names)
+        found.setdefault((kind_of(each.config), each.group), []).append(Setting(each.config, curves))
+    return [Chosen(kind, group, tuple(settings)) for (kind, group), settings in found.items()]
+
+
+def second_stage(sweep: Sweep, chosen: Iterable[Chosen]) -> Sweep:
+    """The chosen settings on the seeds of the report."""
+    configurations: dict[str, Configuration] = {}
+    for one in chosen:
+        configurations.setdefault(config_key(one.best.config, sweep.engine), Configuration(one.group, one.best.config))
+    seeds = tuple(REPORTED[sweep.scale])
+    return replace(sweep, configurations=tuple(configurations.values()), seeds=seeds, source=f"{sweep.source}_report")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One competitor in the report."""
+
+    chosen: Chosen
+    setting: Setting
+    """The chosen setting with its runs on fresh seeds."""
+    total: tuple[float, float, float]
+    """Mean error per example over whole runs, and both ends of its interval."""
+    late: float
+    """Mean error at the end."""
+    rise: float
+    """How far the adjusted late error lies above its low point, as a fraction."""
+    rank: tuple[int, int, int] | None
+    """Rank by total error, and both ends of its interval; None for those outside of the competition."""
+    share: float
+    """Share of its settings that are better than the best Backprop."""
+    cost: float
+    """Time per example against Backprop in the same engine."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The same as a row of a table."""
+        method = self.setting.config.algorithm.model_dump(exclude={"name"}, exclude_defaults=True)
+        own = {"step_size": self.setting.step_size, **method}
+        words = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in own.items()]
+        return {
+            "activation": self.chosen.kind.activation,
+            "optimizer": self.chosen.kind.optimizer,
+            "competitor": self.chosen.group,
+            "setting": ", ".join(words),
+            "total_error": self.total[0],
+            "low": self.total[1],
+            "high": self.total[2],
+            "late_error": self.late,
+            "rise": self.rise,
+            "rank": "" if self.rank is None else self.rank[0],
+            "rank_low": "" if self.rank is None else self.rank[1],
+            "rank_high": "" if self.rank is None else self.rank[2],
+            "share_better_than_bp": self.share,
+            "cost": self.cost,
+            "runs": len(self.setting.curves.seeds),
+            "diverged": self.setting.diverged,
+        }
+
+
+class Report(Evidence):
+    """What came out: the chosen settings on fresh seeds, with means over all runs and over resamples of them."""
+
+    def __init__(self, chosen: Sequence[Chosen], sweep: Sweep, storage: str) -> None:
+        store = Store(storage, sweep.name)
+        names = store.names()
+        self.chosen = {(one.kind, one.group): one for one in chosen}
+        self.found = {
+            key: Setting(one.best.config, _read(store, one.best.config, sweep, names)) for key, one in self.chosen.items()
+        }
+        super().__init__(Settings(self.found.values()))
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """All kinds, in the order of the sweep."""
+        return list(dict.fromkeys(kind for kind, _ in self.chosen))
+
+    def groups(self, kind: Kind) -> list[str]:
+        """The competitors of a kind."""
+        return [group for own, group in self.chosen if own == kind]
+
+    def has(self, kind: Kind, *groups: str) -> bool:
+        """Whether a kind has all of some competitors."""
+        return all((kind, group) in self.found for group in groups)
+
+    def total_of(self, kind: Kind, group: str) -> Array:
+        """Total error of a competitor, [1 + resamples]."""
+        return self.mean(self.found[kind, group].total)
+
+    def linear(self, setting: Setting) -> Setting:
+        return self.found[kind_of(setting.config), "linear"]
+
+    def places(self, kind: Kind) -> list[Place]:
+        """The competitors of a kind, the best first."""
+        ranked = [group for group in self.groups(kind) if group not in OUTSIDE]
+        totals = np.stack([self.total_of(kind, group) for group in ranked])
+        ranks = dict(zip(ranked, totals.argsort(axis=0).argsort(axis=0) + 1, strict=True))
+        baseline = self.chosen[kind, BASELINE]
+        unit = seconds_per_example(baseline.best.config)
+        places = []
+        for group in self.groups(kind):
+            setting, one = self.found[kind, group], self.chosen[kind, group]
+            total = self.total_of(kind, group)
+            low, high = statistics.interval(total, LEVEL, self.settings.runs)
+            rank = None
+            if group in ranks:
+                ends = np.quantile(ranks[group][1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+                rank = int(ranks[group][0]), math.floor(ends[0]), math.ceil(ends[1])
+            places.append(
+                Place(
+                    chosen=one,
+                    setting=setting,
+                    total=(float(total[0]), low, high),
+                    late=float(self.late(setting)[0]),
+                    rise=float(self.rise(setting)[0]) if self.has(kind, "linear") else math.nan,
+                    rank=rank,
+                    share=one.share_better_than(baseline),
+                    cost=seconds_per_example(one.best.config) / unit,
+                )
+            )
+        return sorted(places, key=lambda place: place.total[0])
+
+
+def _read(store: Store, config: OnlineConfig, sweep: Sweep, names: Any) -> Curves:
+    return store.read_curves(config, sweep.seeds, sweep.engine, names)
+
+
+def seconds_per_example(config: OnlineConfig) -> float:
+    """Processor time per example of one run of a full block: the least of several."""
+    engine = make_engine(config, "kernel", range(AT_ONCE))
+    engine.advance(TIMED)
+    least = math.inf
+    for _ in range(TIMES):
+        begun = time.thread_time()
+        engine.advance(TIMED)
+        least = min(least, time.thread_time() - begun)
+    return least / TIMED / AT_ONCE
