@@ -32,18 +32,26 @@ class OnlineNorm(nn.Module):
       alpha_forward: α_f.
       alpha_backward: α_b.
       eps: ε.
+      affine: whether there are a learned scale and bias.
 
     References:
       Chiley et al., Online Normalization for Training Neural Networks, NeurIPS 2019, equations 8 and 10-12.
     """
 
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
     mean: Tensor
     variance: Tensor
     control_v: Tensor
     control_u: Tensor
 
     def __init__(
-        self, num_features: int, alpha_forward: float = 0.999, alpha_backward: float = 0.99, eps: float = NORM_EPSILON
+        self,
+        num_features: int,
+        alpha_forward: float = 0.999,
+        alpha_backward: float = 0.99,
+        eps: float = NORM_EPSILON,
+        affine: bool = True,
     ) -> None:
         super().__init__()
         for name, alpha in (("alpha_forward", alpha_forward), ("alpha_backward", alpha_backward)):
@@ -51,8 +59,8 @@ class OnlineNorm(nn.Module):
                 raise InputError(f"OnlineNorm: {name} must lie in [0, 1), got {alpha}")
         self.num_features = num_features
         self.alpha_forward, self.alpha_backward, self.eps = alpha_forward, alpha_backward, eps
-        self.weight = nn.Parameter(torch.ones(num_features))
-        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_parameter("weight", nn.Parameter(torch.ones(num_features)) if affine else None)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(num_features)) if affine else None)
         for name, value in self.fresh_statistics().items():
             self.register_buffer(name, torch.full((num_features,), value))
 
@@ -72,6 +80,8 @@ class OnlineNorm(nn.Module):
             y = _Normalize.apply(x, self)  # type: ignore[no-untyped-call]
         else:
             y = (x - self.mean.view(per_feature)) / (self.variance + self.eps).sqrt().view(per_feature)
+        if self.weight is None or self.bias is None:
+            return y  # type: ignore[no-any-return]
         out: Tensor = y * self.weight.view(per_feature) + self.bias.view(per_feature)
         return out
 

@@ -49,9 +49,10 @@ def stack(models: Sequence[nn.Sequential]) -> nn.Sequential:
         if isinstance(first, nn.Linear):
             stacked.append(StackedLinear(alike))
         elif isinstance(first, OnlineNorm):
-            norm = OnlineNorm(len(models) * first.num_features, first.alpha_forward, first.alpha_backward, first.eps)
+            alphas, affine = (first.alpha_forward, first.alpha_backward), first.weight is not None
+            norm = OnlineNorm(len(models) * first.num_features, *alphas, first.eps, affine)
             states = [norm_of_run.state_dict() for norm_of_run in alike]
-            norm.to(first.weight.dtype).load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
+            norm.to(first.mean.dtype).load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
             stacked.append(norm)
         elif first.state_dict():
             raise InputError(f"model: {type(first).__name__} can't be stacked; only Linear, OnlineNorm and activations can")

@@ -71,6 +71,8 @@ class Choices(NamedTuple):
     """Weight decay is not zero."""
     normalized: bool = False
     """OnlineNorm stands between the input weights and the activation."""
+    affine: bool = True
+    """OnlineNorm has a learned scale and bias."""
     hidden: bool = True
     """False for the linear tracker: one unit, whose output is the prediction."""
     replaces: bool = False

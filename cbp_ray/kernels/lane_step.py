@@ -244,8 +244,9 @@ def learn_unit(
     if choices.normalized or choices.layer_norm:
         by_y = delta * load(state.parameters, rows.gain)
         y = load(scratch.normalized, i)
-        update(*common, rows.gain, Weight(inputs + 2, 1.0, 0.0, 1.0, np.inf), delta, y, scale_1, scale_2, fresh)
-        update(*common, rows.shift, Weight(inputs + 3, 0.0, 0.0, 1.0, np.inf), delta, one, scale_1, scale_2, fresh)
+        if choices.affine:
+            update(*common, rows.gain, Weight(inputs + 2, 1.0, 0.0, 1.0, np.inf), delta, y, scale_1, scale_2, fresh)
+            update(*common, rows.shift, Weight(inputs + 3, 0.0, 0.0, 1.0, np.inf), delta, one, scale_1, scale_2, fresh)
         if choices.normalized:
             delta = control_gradient(state, scratch, numbers, i, by_y)
     if needs_all_deltas(choices):

@@ -62,8 +62,9 @@ def learn_level(
             step_vector(shift, state, scratch, choices, numbers, k, by_norm, fresh)
         if choices.normalized and hidden:
             y, by_y = load_at(scratch.normalized, k), delta * load_at(state.gain, k)
-            step_vector(gain, state, scratch, choices, numbers, k, delta * y, fresh)
-            step_vector(shift, state, scratch, choices, numbers, k, delta, fresh)
+            if choices.affine:
+                step_vector(gain, state, scratch, choices, numbers, k, delta * y, fresh)
+                step_vector(shift, state, scratch, choices, numbers, k, delta, fresh)
             u, v = load_at(state.control_u, k), load_at(state.control_v, k)
             delta, u, v = rules.control(by_y, y, load_at(scratch.sigma, k), u, v, numbers)
             store_at(state.control_v, k, v)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from cbp_ray.methods.method import COLOURS, Method
 from cbp_ray.validation import DecayRate, NotNegative
 
@@ -58,16 +60,25 @@ class OnlineNormalization(_Backprop):
     """Decay of the streaming mean and variance."""
     alpha_backward: DecayRate = 0.99
     """Decay of the control process on the gradients."""
+    affine: bool = True
+    """Whether a learned scale and bias follow."""
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
 
     def norm(self, units: int) -> "nn.Module":
         from cbp_ray.algorithm import OnlineNorm
 
-        return OnlineNorm(units, self.alpha_forward, self.alpha_backward)
+        return OnlineNorm(units, self.alpha_forward, self.alpha_backward, affine=self.affine)
 
     def kernel(self) -> dict[str, Any]:
-        return {"normalized": True, "alpha_forward": self.alpha_forward, "alpha_backward": self.alpha_backward}
+        alphas = {"alpha_forward": self.alpha_forward, "alpha_backward": self.alpha_backward}
+        return {"normalized": True, "affine": self.affine, **alphas}
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what is as it always was: results from before there was a choice keep their names."""
+        settings: dict[str, Any] = handler(self)
+        return {name: value for name, value in settings.items() if name != "affine" or not value}
 
 
 class FullReset(_Backprop):

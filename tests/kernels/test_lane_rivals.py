@@ -128,6 +128,16 @@ def test_no_rival_costs_much_more_than_backprop() -> None:
     assert all(ratio < (8 if "upgd" in name else 4) for name, ratio in ratios.items()), ratios
 
 
+def test_online_norm_without_scale_and_bias_equals_torch() -> None:
+    config = make_config({"name": "online_norm", "affine": False})
+    assert "affine" not in make_config({"name": "online_norm"}).model_dump()["algorithm"]
+    torch, kernel = make_engine(config, [5], "cpu"), LaneEngine(config, [5])
+    ref, comp = torch.advance(150), kernel.advance(150)
+    for name in ref:
+        np.testing.assert_allclose(comp[name], ref[name], rtol=1e-9, err_msg=name)
+    assert (ref["error"] != run_online(make_config({"name": "online_norm"}, examples=150, bin_size=150), [5]).error[:, 0]).all()
+
+
 def test_layer_norm_and_online_norm_exclude_each_other() -> None:
     with pytest.raises(ValueError, match=r"^network\.layer_norm: "):
         make_config({"name": "online_norm"}, layer_norm=True)

@@ -64,6 +64,14 @@ def test_a_run_goes_on_to_the_last_bit(rival: str) -> None:
         np.testing.assert_array_equal(comp[name], ref[name], err_msg=name)
 
 
+@pytest.mark.long
+def test_online_norm_without_scale_and_bias_equals_torch() -> None:
+    config = config_of({"name": "online_norm", "affine": False})
+    ref, comp = MnistRun(config, 5, small_images()).advance(150), engine(config, [5]).advance(150)
+    for name in ref:
+        np.testing.assert_allclose(comp[name][0], ref[name], rtol=1e-8, err_msg=name)
+
+
 def test_the_smallest_numbers_are_found() -> None:
     draws = np.random.default_rng(0)
     for count in (1, 2, 7, 100, 1001):

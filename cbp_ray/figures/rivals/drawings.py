@@ -9,14 +9,20 @@ from cbp_ray.figures.rivals.comparison import BASELINE, OUTSIDE, Place
 
 SHOWN = 6
 """Number of competitors whose learning curves are drawn, besides Backprop and those outside of the competition."""
-LINES = ("-", "--", ":", "-.")
+LINES = {"layer_norm": "--", "l2": ":", "nature2024": "-.", "unprotected": "--", "betas": ":"}
+"""Styles of lines by how the name of a competitor ends: variants have the colour of their method."""
+COLUMNS = 2
+
+
+def _rows(kinds: dict[str, list[Place]]) -> int:
+    return -(-len(kinds) // COLUMNS)
 
 
 def draw_totals(kinds: dict[str, list[Place]], path: Path) -> None:
     """Total error of every competitor with its interval, a panel per kind, the best on top."""
     most = max(map(len, kinds.values()))
-    with style.canvas(1, len(kinds), path, height=0.16 * most + 0.6) as panels:
-        for panel, (kind, places) in zip(panels.flat, kinds.items(), strict=True):
+    with style.canvas(_rows(kinds), COLUMNS, path, width=1.3 * style.PANEL_WIDTH, height=0.16 * most + 0.6) as panels:
+        for panel, (kind, places) in zip(panels.flat, kinds.items(), strict=False):
             for height, place in enumerate(reversed(places)):
                 colour = place.setting.look["color"]
                 mean, low, high = place.total
@@ -33,17 +39,24 @@ def draw_totals(kinds: dict[str, list[Place]], path: Path) -> None:
 
 def draw_curves(kinds: dict[str, list[Place]], path: Path) -> None:
     """Learning curves of the best competitors of each kind, of Backprop, and of those outside of the competition."""
-    with style.canvas(1, len(kinds), path) as panels:
-        for panel, (kind, places) in zip(panels.flat, kinds.items(), strict=True):
+    with style.canvas(_rows(kinds), COLUMNS, path, width=1.3 * style.PANEL_WIDTH) as panels:
+        for panel, (kind, places) in zip(panels.flat, kinds.items(), strict=False):
             ranked = [place for place in places if place.rank is not None]
             shown = [*ranked[:SHOWN], *(place for place in places if place.chosen.group in (BASELINE, *OUTSIDE))]
-            used: dict[Any, int] = {}
             for place in {place.chosen.group: place for place in shown}.values():
-                colour = place.setting.look["color"]
-                line = LINES[used.get(colour, 0) % len(LINES)]
-                used[colour] = used.get(colour, 0) + 1
-                curve(panel, place.setting, place.chosen.group, {"color": colour, "linestyle": line})
-            panel.set_xlabel(EXAMPLES)
+                curve(panel, place.setting, place.chosen.group, look_of(place))
             style.title(panel, kind)
-        panels.flat[0].set_ylabel("squared error")
-        style.legend(panels)
+        for panel in panels[-1]:
+            panel.set_xlabel(EXAMPLES)
+        for row in panels:
+            row[0].set_ylabel("squared error")
+        style.legend(panels, beside=True)
+
+
+def look_of(place: Place) -> dict[str, Any]:
+    """Matplotlib settings of a competitor, the same in all panels."""
+    look = {name: value for name, value in place.setting.look.items() if name != "marker"}
+    ending = next(
+        (line for end, line in LINES.items() if place.chosen.group.endswith(f"_{end}") or place.chosen.group == end), None
+    )
+    return look | ({} if ending is None or place.chosen.group == "l2" else {"linestyle": ending})
