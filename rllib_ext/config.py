@@ -219,7 +219,9 @@ def _check_environment(name: Any) -> None:
     registry: Any = _global_registry
     if not isinstance(name, str) or ":" in name or registry.contains(ENV_CREATOR, name):
         return
-    known = [*gymnasium.registry, *{spec.name for spec in gymnasium.registry.values()}]
+    specs = gymnasium.registry.values()
+    unversioned = {spec.name if spec.namespace is None else f"{spec.namespace}/{spec.name}" for spec in specs}
+    known = [*gymnasium.registry, *unversioned]
     if name not in known:
         close = difflib.get_close_matches(name, known, 1)
         fix = f"did you mean {close[0]!r}?" if close else "register it first"

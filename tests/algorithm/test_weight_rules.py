@@ -386,3 +386,18 @@ def test_what_is_drawn_anew_does_not_depend_on_the_weights_at_loading(method: st
         assert again.bounds == made.bounds  # type: ignore[attr-defined]
     else:
         assert again._distributions == made._distributions  # type: ignore[attr-defined]
+
+
+def test_a_closure_that_computes_gradients_anew_is_refused() -> None:
+    model = network()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    L2Init(model, optimizer, strength=0.1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, 0)
+        loss.backward()
+        return loss
+
+    with pytest.raises(InputError, match=r"^L2Init: optimizer\.step\(closure\)"):
+        optimizer.step(closure)

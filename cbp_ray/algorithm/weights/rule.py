@@ -49,9 +49,15 @@ class WeightRule:
     def listen(self) -> None:
         """Hooks `before` into the optimizers: the end of every constructor, so that one that fails leaves nothing behind."""
         kinds = {id(o): o for o in self.optimizers.values()}.values()
-        self._hooks = [o.register_step_pre_hook(lambda *_: self._before()) for o in kinds]
+        self._hooks = [o.register_step_pre_hook(lambda _, args, given: self._before(args, given)) for o in kinds]
 
-    def _before(self) -> None:
+    def _before(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+        # The first of them is the optimizer itself.
+        if any(value is not None for value in (*args[1:], *given.values())):
+            name = type(self).__name__
+            raise InputError(
+                f"{name}: optimizer.step(closure) computes gradients behind it; compute them first, and call step()"
+            )
         # Of several optimizers, the first one's step is the beginning of all.
         if self._due:
             self._due = False
