@@ -12,13 +12,15 @@ from cbp_ray.problems.permuted_mnist import IMAGES
 LANE_SECONDS = {"sgd": 20e-9, "adam": 60e-9}
 """Seconds per example and run, for 5 units of 20 inputs on one core with AVX-512; a machine without is a few times slower."""
 LANE_WEIGHTS = 5 * 20
+NOISE_COSTS = {"perturb": 0.8, "perturb_gradient": 0.8, "perturb_initial": 1.4, "upgd": 3.6, "upgd_unprotected": 3.6}
+"""What noise for every weight costs in the kernels, as a part of Backprop's time with SGD; see `cbp-ray bench rivals`."""
 
 TORCH_SECONDS = 400e-6
 """Seconds per example and run of a small network: the price of a few dozen torch calls."""
 TORCH_WEIGHT_SECONDS = 8 * 1.2e-10
 """Seconds per example, run and weight of a large network in torch, for all passes over the weights."""
 
-SAMPLING_SECONDS, LEARNING_SECONDS = 1 / 3000, 1 / 4500
+SAMPLING_SECONDS, LEARNING_SECONDS = 1 / 2300, 1 / 5200
 """Seconds per time-step of Slippery Ant with the paper's networks: physics and policy, and ten epochs of updates."""
 
 RLLIB_START_SECONDS = 12.0
@@ -50,7 +52,12 @@ ENV_RUNNER_BYTES = 500e6
 
 
 def _lane_seconds(config: OnlineConfig) -> float:
-    return config.examples * LANE_SECONDS[config.optimizer.name] * max(0.3, weights(config) / LANE_WEIGHTS)
+    seconds = LANE_SECONDS[config.optimizer.name] + _noise(config) * LANE_SECONDS["sgd"]
+    return config.examples * seconds * max(0.3, weights(config) / LANE_WEIGHTS)
+
+
+def _noise(config: OnlineConfig) -> float:
+    return NOISE_COSTS.get((config.algorithm.kernel() or {}).get("rule", ""), 0.0)
 
 
 def _mlp_seconds(config: OnlineConfig) -> float:
@@ -58,7 +65,7 @@ def _mlp_seconds(config: OnlineConfig) -> float:
     far = max(0, size - CACHED_WEIGHTS)
     sgd = (size - far) * CACHED_WEIGHT_SECONDS + far * FAR_WEIGHT_SECONDS
     per_weight = {"sgd": sgd, "adam": size * ADAM_WEIGHT_SECONDS}[config.optimizer.name]
-    return config.examples * (MLP_SECONDS + per_weight) + _mnist_seconds(config)
+    return config.examples * (MLP_SECONDS + per_weight + _noise(config) * sgd) + _mnist_seconds(config)
 
 
 def _torch_seconds(config: OnlineConfig) -> float:
