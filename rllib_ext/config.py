@@ -21,7 +21,7 @@ from cbp_ray.initial_weights import Distribution
 from cbp_ray.methods import Method, ReDo, SelfNormalizedResets, methods
 from cbp_ray.presets import Utility
 from cbp_ray.problems import SlipperyAntConfig
-from cbp_ray.validation import make, suggest
+from cbp_ray.validation import make, suggest, whole_number
 from rllib_ext.ant.algorithm_mixin import GlobalStepAlgorithm, slippery
 from rllib_ext.ant.friction import PAPER
 from rllib_ext.learners.topology import treatable_layers
@@ -41,12 +41,16 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
     The config's learner class must have `rllib_ext.learners.mixin.ContinualBackpropLearnerMixin`.
     """
 
+    # On the class, because configs from before they were there have none of their own.
+    plasticity_settings: dict[str, Any] | None = None
+    betas: tuple[float, float] | None = None
+
     def __init__(self, algo_class: Any = None) -> None:
         super().__init__(algo_class=algo_class)
         self.continual_backprop_settings: dict[str, Any] | None = None
-        self.plasticity_settings: dict[str, Any] | None = None
+        self.plasticity_settings = None
         self.weight_decay = 0.0
-        self.betas: tuple[float, float] | None = None
+        self.betas = None
 
     def continual_backprop(
         self,
@@ -93,7 +97,12 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
           >>> ContinualPPOConfig().plasticity("redo", threshold=0.1, every=100).plasticity_settings["name"]
           'redo'
         """
+        if "weight_decay" in settings:
+            raise InputError(f".plasticity({method!r}): weight decay is the optimizer's; call .training(weight_decay=...)")
         if method == "cbp":
+            unknown = [name for name in settings if name not in DEFAULTS]
+            if unknown:
+                raise InputError(f".plasticity('cbp', {unknown[0]}=...): unknown setting; {suggest(unknown[0], DEFAULTS)}")
             return self.continual_backprop(seed=seed, **settings)
         self.continual_backprop_settings = None
         self.plasticity_settings = {"name": method, "seed": seed, **settings}
@@ -138,12 +147,12 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 ".api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
             )
         self._check_weight_decay()
-        self._check_betas()
         configs = [self, *map(self.get_config_for_module, self.algorithm_config_overrides_per_module)]
         for config in configs:
             if config.continual_backprop_settings is not None:
                 _check_settings(config.continual_backprop_settings)
             config.plasticity_method()
+            config._check_betas()
         if self.continual_backprop_settings is None and self.plasticity_method() is None:
             return
         if self.torch_compile_learner and "complete" in str(self.torch_compile_learner_what_to_compile).lower():
@@ -151,13 +160,15 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
                 ".framework(torch_compile_learner_what_to_compile=...): generate-and-test can't be compiled with the update; "
                 'call .framework(torch_compile_learner=False), or compile "forward_train"'
             )
+        if not self.acts_on_units():
+            return
         for model_config in (self.model_config, getattr(self._rl_module_spec, "model_config", None)):
             sizes = model_config.get("fcnet_hiddens") if isinstance(model_config, dict) else None
             if sizes is None or len(sizes):
                 continue
             raise InputError(
                 f".rl_module(model_config={{'fcnet_hiddens': {sizes}}}): a network without a hidden layer has no units to "
-                "replace; call .rl_module(model_config={'fcnet_hiddens': [256, 256]}), or remove .continual_backprop(...)"
+                "replace; call .rl_module(model_config={'fcnet_hiddens': [256, 256]}), or remove the call"
             )
 
     def plasticity_method(self) -> Method | None:
@@ -175,16 +186,20 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
             raise InputError(f".plasticity({name!r}): must be a method, {suggest(str(name), known)}")
         made = make(known[name], settings, f".plasticity({name!r})")
         if made.rllib() is None:
-            have = [each for each, method in known.items() if method.rllib is not Method.rllib]
+            have = [each for each, method in known.items() if method.ppo_label]
             raise InputError(f".plasticity({name!r}): must be a method that RLlib's learners have: {', '.join(have)}")
-        if made.decay:
-            raise InputError(f".plasticity({name!r}): weight decay belongs to the optimizer; call .training(weight_decay=...)")
+        if self.plasticity_settings["seed"] is not None:
+            whole_number(f".plasticity({name!r}, seed=...)", self.plasticity_settings["seed"])
         return made if made.rllib() else None
 
     def _check_betas(self) -> None:
         if self.betas is None:
             return
-        if len(self.betas) != 2 or not all(isinstance(beta, float | int) and 0 <= beta < 1 for beta in self.betas):
+        if (
+            not isinstance(self.betas, tuple | list)
+            or len(self.betas) != 2
+            or not all(isinstance(beta, float | int) and 0 <= beta < 1 for beta in self.betas)
+        ):
             raise InputError(
                 f".training(betas=...): must be two numbers in [0, 1), got {self.betas!r}; call .training(betas=(0.99, 0.99))"
             )

@@ -26,6 +26,9 @@ class _UnitResets(GenerateAndTest):
     What is averaged is not weighted by |w|: û is the mean over the last steps of what `_measured` says.
     """
 
+    replicas = 1
+    """Copies of the network that learn at the same time, if `average_over_replicas` is set."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -173,6 +176,9 @@ class SelfNormalizedResets(_UnitResets):
             fired = (self._taps.by_unit(self._activity) > 0).cpu()
             # Of each unit the examples, and positions, of the first place where it is read.
             seen = torch.cat([torch.full((site.count,), float(site.examples)) for site in self._sites])
+            if self.average_over_replicas is not None:
+                self.average_over_replicas(seen)
+                seen *= self.replicas
             first = torch.cat([layer.taps[:, 0] for layer in self._layers])
             self.silence = torch.where(fired, 0.0, self.silence + seen[first].double())
             estimate = tester.estimate(average, self._correction).double().cpu()

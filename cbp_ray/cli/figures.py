@@ -151,6 +151,7 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
 
 
 def _reproduce_rivals(streams: Sequence[str], scale: str, storage: str, output: str | None, address: str | None) -> int:
+    from cbp_ray.figures.provenance import Reproduction
     from cbp_ray.figures.rivals.comparison import Report, choose, load_stream, second_stage
     from cbp_ray.figures.rivals.page import write_report
 
@@ -158,23 +159,39 @@ def _reproduce_rivals(streams: Sequence[str], scale: str, storage: str, output: 
     directory = _directory(storage, output, scale)
     options.check_writable(directory, "--output")
     findings: list[Finding] = []
+    begun, outcomes = time.monotonic(), []
+    command = "cbp-ray reproduce rivals" + ("" if scale == "paper" else f" --scale {scale}")
     for stream in streams:
         sweep = load_stream(stream, scale)
-        if run_and_show(sweep, storage, address).failed:
-            click.echo(f"trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
-            return 1
+        outcomes.append(run_and_show(sweep, storage, address))
+        if outcomes[-1].failed:
+            return _say_failed(storage)
         selected = choose(sweep, storage)
         report = second_stage(sweep, selected)
-        click.echo(
-            f"chosen: {len(report.configurations)} settings of {len(sweep.configurations)}; now on fresh seeds", err=True
-        )
-        if run_and_show(report, storage, address).failed:
-            click.echo(f"trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
-            return 1
-        written = write_report(stream, Report(selected, report, storage), directory)
+        words = f"{len(report.configurations)} settings of {len(sweep.configurations)}"
+        click.echo(f"chosen: {words}; now on fresh seeds", err=True)
+        outcomes.append(run_and_show(report, storage, address))
+        if outcomes[-1].failed:
+            return _say_failed(storage)
+        written = write_report(stream, Report(selected, report, storage), directory, command)
         findings += written.findings
         click.echo("\n".join(map(str, written.paths)))
+    Reproduction(
+        command=command,
+        figures=[f"rivals_{stream}" for stream in streams],
+        scale=scale,
+        runs=sum(outcome.runs_done for outcome in outcomes),
+        stored_runs=sum(outcome.stored_runs for outcome in outcomes),
+        failed=0,
+        sweep_seconds=sum(outcome.seconds for outcome in outcomes),
+        seconds=time.monotonic() - begun,
+    ).append_to(directory)
     return _conclude(findings, "rivals", directory)
+
+
+def _say_failed(storage: str) -> int:
+    click.echo(f"trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
+    return 1
 
 
 def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> int:

@@ -41,6 +41,8 @@ class Cell:
     """What is compared, in a few words."""
     statistic: Array
     """[1 + resamples], above zero if the claim is right here."""
+    runs: int | None = None
+    """Number of runs that it was computed from, if not from those of the evidence."""
 
 
 class Evidence:
@@ -172,10 +174,11 @@ def evaluate(claim: Claim, evidence: Evidence) -> Finding:
     """Judges one claim by the evidence."""
     cells = list(claim.cells(evidence))
     level = 1 - (1 - LEVEL) / len(cells)
-    findings = tuple(_judge(cell, level, evidence.settings.runs) for cell in cells)
+    runs = [cell.runs or evidence.settings.runs for cell in cells]
+    findings = tuple(_judge(cell, level, count) for cell, count in zip(cells, runs, strict=True))
     verdicts = {cell.verdict for cell in findings}
     verdict = next(worst for worst in (Verdict.FAILS, Verdict.UNDECIDED, Verdict.HOLDS) if worst in verdicts)
-    return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, evidence.settings.runs, level, findings)
+    return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, min(runs), level, findings)
 
 
 def _judge(cell: Cell, level: float, runs: int) -> CellFinding:

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from cbp_ray.methods.method import COLOURS, AfterStep, Method
-from cbp_ray.validation import Count, DecayRate, NotNegative, Positive, Rate
+from cbp_ray.validation import Count, DecayRate, NotNegative, Positive, Rate, SectionError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,6 +70,12 @@ class PerturbedBackprop(_WeightMethod):
     weight_decay: NotNegative = 0.0
     """λ: the gradient becomes g + λ w."""
 
+    @model_validator(mode="after")
+    def _shrinks_once(self) -> Self:
+        if self.shrinkage and self.variant != "initial":
+            raise SectionError(f".shrinkage: is of variant 'initial', got it with {self.variant!r}; use weight_decay")
+        return self
+
     def after_step(
         self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
     ) -> AfterStep:
@@ -102,7 +110,7 @@ class ClippedBackprop(_WeightMethod):
     ) -> AfterStep:
         from cbp_ray.algorithm.weights import WeightClipping
 
-        return WeightClipping(model, optimizer, self.factor, self.last_layer)
+        return WeightClipping(model, optimizer, self.factor, self.last_layer, layers)
 
     def kernel(self) -> dict[str, Any]:
         return {"rule": "clip", "clip": self.factor, "clip_out": self.factor if self.last_layer else math.inf}

@@ -1,6 +1,7 @@
 """Generate-and-test inside RLlib's learners: after the optimizer's step of every mini-batch (Algorithm 3 of the paper)."""
 
 import logging
+from inspect import signature
 from typing import Any
 
 import torch
@@ -94,15 +95,21 @@ class ContinualBackpropLearnerMixin(OpenLearner):
             if method is None:
                 made: Any = GenerateAndTest(module, optimizers, layers=layers, **given | {"seed": seed})
             else:
-                made = method.after_step(module, optimizers, seed, layers or None)
+                # Methods of somebody's own need not know of layers.
+                named = {"layers": layers} if layers and "layers" in signature(method.after_step).parameters else {}
+                made = method.after_step(module, optimizers, seed, **named)
         except InputError as error:
             raise InputError(f"{call}, module {module_id!r}: {error}") from error
+        if made is None:
+            return
         self._replaced[module_id] = 0
         if not isinstance(made, GenerateAndTest):
             self._rules[module_id] = made
             return
         if self.distributed:
             made.average_over_replicas = _average_over_replicas
+            if hasattr(made, "replicas"):
+                made.replicas = max(1, self.config.num_learners)
         self._gnts[module_id] = made
         if getattr(config, "tau", 1.0) < 1.0:
             self._targets[module_id] = Targets(module, layers)
@@ -124,7 +131,7 @@ class ContinualBackpropLearnerMixin(OpenLearner):
     def remove_module(self, module_id: str, **kwargs: Any) -> Any:
         for watchers in (self._gnts, self._rules, self._diagnostics):
             if module_id in watchers:
-                watchers.pop(module_id).close()
+                getattr(watchers.pop(module_id), "close", lambda: None)()
         for kept in (self._targets, self._reports, self._replaced):
             kept.pop(module_id, None)
         return super().remove_module(module_id, **kwargs)
@@ -175,6 +182,7 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         if self.has_component(COMPONENT_GNT, components, not_components):
             state[COMPONENT_GNT] = {
                 "modules": {module_id: to_arrays(made.state_dict()) for module_id, made in self._methods.items()},
+                "methods": {module_id: type(made).__name__ for module_id, made in self._methods.items()},
                 "random_state": None if self.config.seed is None else random_state(),
                 **self._own_state(),
             }
@@ -200,17 +208,23 @@ class ContinualBackpropLearnerMixin(OpenLearner):
         saved = state.get(COMPONENT_GNT)
         if saved is None:
             if COMPONENT_OPTIMIZER in state and self._methods:
-                LOGGER.warning("the checkpoint has no state of generate-and-test: utilities and ages start from zero")
+                LOGGER.warning("the checkpoint has no state of the method: utilities, ages and the like start from zero")
             return
         for module_id, made in self._methods.items():
             if module_id in saved["modules"]:
+                own, theirs = type(made).__name__, saved.get("methods", {}).get(module_id, "GenerateAndTest")
+                if own != theirs:
+                    raise InputError(
+                        f"module {module_id!r}: the checkpoint is of {theirs}, and the config says {own}; call the same "
+                        ".continual_backprop(...) or .plasticity(...), or load the weights alone"
+                    )
                 try:
                     made.load_state_dict(to_tensors(saved["modules"][module_id]))
                 except InputError as error:
                     reason = str(error).replace("make GenerateAndTest with", "call .continual_backprop(...) with")
                     raise InputError(f".continual_backprop(...), module {module_id!r}: {reason}") from error
             else:
-                LOGGER.warning(f"the checkpoint has no state of generate-and-test of {module_id!r}: it starts from zero")
+                LOGGER.warning(f"the checkpoint has no state of the method of {module_id!r}: it starts from zero")
         self._set_own_state(saved)
         if saved["random_state"] is not None and self.config.seed is not None:
             set_random_state(saved["random_state"])

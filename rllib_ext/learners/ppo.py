@@ -129,7 +129,7 @@ class ContinualPPOTorchLearner(ContinualBackpropLearnerMixin, PPOTorchLearner):
     def _needs_autograd(self, module_id: str) -> str | None:
         """Why mini-batches must be learned from one by one, or None."""
         config = self.config.get_config_for_module(module_id)
-        other = config.plasticity_method()
+        other = config.plasticity_method() if hasattr(config, "plasticity_method") else None
         overridden = self.with_own(OF_MINI_BATCHES, ContinualPPOTorchLearner)
         reasons = {
             "gradients are averaged over several learners": self.distributed,

@@ -401,3 +401,33 @@ def test_a_closure_that_computes_gradients_anew_is_refused() -> None:
 
     with pytest.raises(InputError, match=r"^L2Init: optimizer\.step\(closure\)"):
         optimizer.step(closure)
+
+
+def test_a_step_without_gradients_is_not_the_methods() -> None:
+    """An optimizer that steps while the network had no part in the mini-batch does not use up the method's turn."""
+    model, other = network(), network()
+    own, theirs = OPTIMIZERS["sgd"](model.parameters()), OPTIMIZERS["sgd"](other.parameters())
+    method, reference = L2Init(model, own, strength=0.3), L2Init(other, theirs, strength=0.3)
+    train(model, own, method, last=3)
+    train(other, theirs, reference, last=3)
+    own.zero_grad()
+    own.step()
+    train(model, own, method, first=3, last=6)
+    train(other, theirs, reference, first=3, last=6)
+    assert_equal(model, other)
+
+
+def test_clipping_may_spare_every_layer_that_feeds_nothing() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 2), nn.Linear(6, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(self.body(x))
+            return self.first(h), self.second(h)
+
+    model = Heads()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert set(WeightClipping(model, optimizer, 1.0, last_layer=False).bounds) == {"body.weight", "body.bias"}
+    assert len(WeightClipping(model, optimizer, 1.0).bounds) == 6

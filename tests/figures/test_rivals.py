@@ -93,7 +93,9 @@ def test_claims_hold_in_one_world_and_fail_in_another(
 
 
 def test_the_report_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    written = write_report("bit_flipping", world(GOOD, monkeypatch, tmp_path / "storage"), tmp_path / "out")
+    written = write_report(
+        "bit_flipping", world(GOOD, monkeypatch, tmp_path / "storage"), tmp_path / "out", "cbp-ray reproduce rivals"
+    )
     assert all(path.stat().st_size > 100 for path in written.paths)
     rows = list(csv.DictReader((tmp_path / "out" / "rivals_bit_flipping.csv").open()))
     assert {row["competitor"] for row in rows} >= {"bp", "cbp", "upgd", "swr"}

@@ -138,6 +138,19 @@ def test_online_norm_without_scale_and_bias_equals_torch() -> None:
     assert (ref["error"] != run_online(make_config({"name": "online_norm"}, examples=150, bin_size=150), [5]).error[:, 0]).all()
 
 
+def test_the_linear_tracker_has_nothing_to_normalize() -> None:
+    """With layer norm as a setting of all networks in a sweep, it stays what it is, in both engines."""
+    config = make_config({"name": "linear"}, layer_norm=True)
+    ref, comp = make_engine(config, [5], "cpu").advance(150), LaneEngine(config, [5]).advance(150)
+    np.testing.assert_allclose(comp["error"], ref["error"], rtol=1e-9)
+    np.testing.assert_array_equal(comp["error"], LaneEngine(make_config({"name": "linear"}), [5]).advance(150)["error"])
+
+
+def test_shrinkage_of_another_variant_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^algorithm\.shrinkage: .*weight_decay$"):
+        make_config({"name": "shrink_perturb", "noise": 1e-3, "shrinkage": 0.1})
+
+
 def test_layer_norm_and_online_norm_exclude_each_other() -> None:
     with pytest.raises(ValueError, match=r"^network\.layer_norm: "):
         make_config({"name": "online_norm"}, layer_norm=True)

@@ -133,12 +133,35 @@ def test_experiments_say_it_in_rllibs_terms() -> None:
         (lambda c: c.plasticity("online_norm"), "RLlib's learners have"),
         (lambda c: c.plasticity("redo", threshold=0.1, weight_decay=1e-3), "training(weight_decay"),
         (lambda c: c.training(betas=(0.9, 1.0)), "betas"),
+        (lambda c: c.training(betas=0.99), "betas"),
+        (lambda c: c.plasticity("cbp", weight_decay=1e-3), "training(weight_decay"),
+        (lambda c: c.plasticity("cbp", replacment_rate=1e-3), "did you mean 'replacement_rate'"),
+        (lambda c: c.plasticity("l2_init", strength=0.1, seed=-1), "seed"),
     ],
 )
 def test_bad_calls_are_named(call: Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
         call(ContinualPPOConfig().environment("Pendulum-v1")).validate()
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_rllib_has_is_said() -> None:
+    with pytest.raises(InputError) as caught:
+        ContinualPPOConfig().plasticity("linear").plasticity_method()
+    assert "redo" in str(caught.value) and "full_reset" not in str(caught.value)
+
+
+def test_another_methods_checkpoint_is_refused_in_one_line() -> None:
+    saved = made("upgd").build_learner(spaces=SPACES).get_state()
+    with pytest.raises(InputError, match="the checkpoint is of UPGD, and the config says L2Init"):
+        made("l2_init").build_learner(spaces=SPACES).set_state(saved)
+
+
+def test_a_network_without_hidden_layers_may_be_regularised() -> None:
+    own = ContinualPPOConfig().environment("Pendulum-v1").rl_module(model_config={"fcnet_hiddens": []})
+    own.plasticity("l2_init", strength=0.1).validate()
+    with pytest.raises(InputError, match="no units to replace"):
+        own.plasticity("redo", threshold=0.1).validate()
 
 
 def test_the_last_call_counts() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.network import HiddenLayer, find_hidden_layers
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions
 from cbp_ray.validation import positive
 
@@ -21,24 +22,31 @@ class WeightClipping(WeightRule):
       model: a network, at its initial weights.
       optimizer: the optimizer, or several, that hold its parameters.
       factor: κ.
-      last_layer: whether the last layer is clipped, too.
+      last_layer: whether the last layers, which feed nothing, are clipped, too.
+      layers: the hidden layers, for networks that can't be traced.
 
     References:
       Elsayed, Lan, Lyle and Mahmood, Weight Clipping for Deep Continual and Reinforcement Learning, 2024.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer | Iterable[Optimizer], factor: float = 2.0, last_layer: bool = True
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Iterable[Optimizer],
+        factor: float = 2.0,
+        last_layer: bool = True,
+        layers: Iterable[HiddenLayer] | None = None,
     ) -> None:
         super().__init__(model, optimizer)
         self.factor = positive("WeightClipping: factor", factor)
         distributions = initial_distributions(model)
-        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in distributions))
+        found = find_hidden_layers(model) if layers is None and not last_layer else layers or ()
+        hidden = {part.name for layer in found if layer.units for part in layer.units.producers}
         self.bounds: dict[str, float] = {}
         """κ s by parameter."""
         for name, (distribution, _) in distributions.items():
             layer = name.rpartition(".")[0]
-            if name in self.parameters and (last_layer or layer != layers[-1]):
+            if name in self.parameters and (last_layer or layer in hidden):
                 fan_in = model.get_submodule(layer).weight[0].numel()  # type: ignore[index]
                 bound = distribution.scale if distribution.kind == "uniform" else 1 / math.sqrt(fan_in)
                 self.bounds[name] = self.factor * bound
@@ -52,7 +60,7 @@ class WeightClipping(WeightRule):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.bounds = {name: float(bound) for name, bound in state["bounds"].items()}
-        self.replaced = {name: int(count) for name, count in state["replaced"].items()}
+        self.replaced = {name: int(count) for name, count in state.get("replaced", self.replaced).items()}
 
     def after(self) -> dict[str, int]:
         changed = {}

@@ -58,8 +58,8 @@ class WeightRule:
             raise InputError(
                 f"{name}: optimizer.step(closure) computes gradients behind it; compute them first, and call step()"
             )
-        # Of several optimizers, the first one's step is the beginning of all.
-        if self._due:
+        # Of several optimizers, the first one's step is the beginning of all; without gradients it is none of the method's.
+        if self._due and any(p.grad is not None for p in self.parameters.values()):
             self._due = False
             with torch.no_grad():
                 self.before()

@@ -16,7 +16,7 @@ def kernel_settings(config: OnlineConfig) -> tuple[Choices, Numbers]:
         "weight_decay": decay,
         "bound": bound(config.problem.inputs, config.network.activation),
         "bound_out": bound(config.sizes[-2], "linear"),
-        "layer_norm": config.network.layer_norm,
+        "layer_norm": config.network.layer_norm and config.algorithm.hidden,
         **config.optimizer.kernel(),
         **method,
     }

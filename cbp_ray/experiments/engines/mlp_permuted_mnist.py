@@ -93,7 +93,7 @@ class MlpRun:
         self.dtype, self.stream, self.held, self.classifier = np.dtype(config.dtype), stream, held, classifier
         # Images that stand in for the data set may have another size.
         sizes, kinds = [self.problem.inputs, *config.sizes[1:]], config.kinds
-        self.layout = make_layout(sizes, config.network.layer_norm)
+        self.layout = make_layout(sizes, self.choices.layer_norm)
         self.seed, self.sizes, self.layers = seed, sizes, len(sizes) - 1
         self.state = self._new_state(0)
         self.scratch = new_scratch(self.layout, self.dtype, self.choices)

@@ -45,7 +45,7 @@ def single_strength_is_best(evidence: Evidence) -> Iterable[Cell]:
         totals = {strength: first_stage.least(parameter=strength) for strength in strengths}
         own = totals.pop(SINGLE_STRENGTH)
         for strength, total in totals.items():
-            yield Cell(f"{kind}: against {strength:g}", 1 - own / total)
+            yield Cell(f"{kind}: against {strength:g}", 1 - own / total, first_stage.settings.runs)
 
 
 CLAIMS = (

@@ -205,7 +205,7 @@ class Report(Evidence):
                     rise=float(self.rise(setting)[0]) if self.has(kind, "linear") else math.nan,
                     rank=rank,
                     share=one.share_better_than(baseline),
-                    cost=seconds_per_example(one.best.config) / unit,
+                    cost=1.0 if group == BASELINE else seconds_per_example(one.best.config) / unit,
                 )
             )
         return sorted(places, key=lambda place: place.total[0])
