@@ -21,6 +21,8 @@ from rllib_ext.engine import RllibEngine
 
 BIN_SIZE = 40_960
 """Ten iterations of PPO."""
+COLOURS = 128
+"""Of the film."""
 FRAME_STEPS = 4
 """Steps of the ant between two pictures: 15 pictures a second."""
 
@@ -118,10 +120,12 @@ def film_scene(policy: Policy, friction: float, seconds: float, seed: int = 0) -
 
 def draw_film(scenes: Sequence[Scene], path: Path, title: str, progress: Callable[[int], None] = lambda _: None) -> None:
     """Draws scenes side by side as an animated GIF."""
-    from matplotlib.animation import FuncAnimation, PillowWriter
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image
 
-    figure = Figure(figsize=(3.2 * len(scenes), 2.9), layout="constrained")
+    figure = Figure(figsize=(3.2 * len(scenes), 2.9), layout="constrained", dpi=75)
+    canvas: Any = FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=10)
     panels = [figure.add_subplot(1, len(scenes), number + 1) for number in range(len(scenes))]
     images, texts = [], []
@@ -130,16 +134,19 @@ def draw_film(scenes: Sequence[Scene], path: Path, title: str, progress: Callabl
         panel.set_title(f"friction {scene.friction:g}", fontsize=10)
         images.append(panel.imshow(scene.pictures[0]))
         texts.append(panel.text(0.02, 0.04, "", transform=panel.transAxes, fontsize=9))
-
-    def show(frame: int) -> list[Any]:
+    pictures: list[Image.Image] = []
+    for frame in range(len(scenes[0].pictures)):
         progress(frame)
         seconds = frame * FRAME_STEPS * STEP_SECONDS
         for image, text, scene in zip(images, texts, scenes, strict=True):
             image.set_data(scene.pictures[frame])
             fallen = scene.fell_after is not None and seconds >= scene.fell_after
             text.set_text(f"{seconds:4.1f} s   {scene.distances[frame]:5.1f} m{'   fallen' if fallen else ''}")
-        return [*images, *texts]
-
-    film = FuncAnimation(figure, show, frames=len(scenes[0].pictures), init_func=lambda: images)
+        canvas.draw()
+        picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        # One small palette for all, and no dithering: half of the size.
+        palette = pictures[0] if pictures else None
+        pictures.append(picture.quantize(COLOURS, palette=palette, dither=Image.Dither.NONE))
     path.parent.mkdir(parents=True, exist_ok=True)
-    film.save(path, PillowWriter(fps=round(1 / (FRAME_STEPS * STEP_SECONDS))), dpi=75)
+    milliseconds = round(1000 * FRAME_STEPS * STEP_SECONDS)
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0, optimize=True)

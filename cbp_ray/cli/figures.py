@@ -43,12 +43,13 @@ output_option = click.option(
 )
 
 
-RIVALS = {"rivals": ("bit_flipping",), "rivals-bit-flipping": ("bit_flipping",)}
-"""Comparisons of methods by name, and their streams."""
+RIVALS = "rivals"
+STREAMS = ("bit_flipping",)
+"""Of the comparison of methods: its name, and what it is made on."""
 
 
 @click.command()
-@click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS, *RIVALS]))
+@click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS, RIVALS]))
 @scale_option
 @storage_option
 @output_option
@@ -70,8 +71,8 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
       cbp-ray reproduce rivals
       cbp-ray reproduce fig6 --storage s3://bucket/cbp --output figures
     """
-    if figure in RIVALS:
-        return _reproduce_rivals(RIVALS[figure], scale, storage, output, address)
+    if figure == RIVALS:
+        return _reproduce_rivals(scale, storage, output, address)
     figures = chosen(figure)
     from cbp_ray.figures.provenance import Reproduction
     from cbp_ray.figures.reproduce import load_figure
@@ -150,7 +151,7 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
     return _conclude([finding for product in products for finding in product.findings], figure, directory)
 
 
-def _reproduce_rivals(streams: Sequence[str], scale: str, storage: str, output: str | None, address: str | None) -> int:
+def _reproduce_rivals(scale: str, storage: str, output: str | None, address: str | None) -> int:
     from cbp_ray.figures.provenance import Reproduction
     from cbp_ray.figures.rivals.comparison import Report, choose, load_stream, second_stage
     from cbp_ray.figures.rivals.page import write_report
@@ -160,8 +161,8 @@ def _reproduce_rivals(streams: Sequence[str], scale: str, storage: str, output: 
     options.check_writable(directory, "--output")
     findings: list[Finding] = []
     begun, outcomes = time.monotonic(), []
-    command = "cbp-ray reproduce rivals" + ("" if scale == "paper" else f" --scale {scale}")
-    for stream in streams:
+    command = f"cbp-ray reproduce {RIVALS}" + ("" if scale == "paper" else f" --scale {scale}")
+    for stream in STREAMS:
         sweep = load_stream(stream, scale)
         outcomes.append(run_and_show(sweep, storage, address))
         if outcomes[-1].failed:
@@ -178,7 +179,7 @@ def _reproduce_rivals(streams: Sequence[str], scale: str, storage: str, output: 
         click.echo("\n".join(map(str, written.paths)))
     Reproduction(
         command=command,
-        figures=[f"rivals_{stream}" for stream in streams],
+        figures=[f"rivals_{stream}" for stream in STREAMS],
         scale=scale,
         runs=sum(outcome.runs_done for outcome in outcomes),
         stored_runs=sum(outcome.stored_runs for outcome in outcomes),
@@ -186,7 +187,7 @@ def _reproduce_rivals(streams: Sequence[str], scale: str, storage: str, output: 
         sweep_seconds=sum(outcome.seconds for outcome in outcomes),
         seconds=time.monotonic() - begun,
     ).append_to(directory)
-    return _conclude(findings, "rivals", directory)
+    return _conclude(findings, RIVALS, directory)
 
 
 def _say_failed(storage: str) -> int:

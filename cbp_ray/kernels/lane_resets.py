@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from cbp_ray.kernels import lanes
+from cbp_ray.kernels import lanes, rules
 from cbp_ray.kernels.choices import Tester
 from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lane_replacement import replace_unit
 from cbp_ray.kernels.lane_state import Total
-from cbp_ray.kernels.lanes import absolute, any_positive, load, multiply_add, spread, store, where_greater
-from cbp_ray.kernels.rules import grown, running_average
+from cbp_ray.kernels.lanes import any_positive, load, multiply_add, spread, store, where_greater
 
 WIDTH = lanes.WIDTH
 NEARLY = 0.99
@@ -22,15 +21,13 @@ NEARLY = 0.99
 def follow_activity(state: Any, choices: Any, numbers: Any, i: int, h: Any) -> None:
     """Ages unit i, and updates the average of |h|, or that of h > 0 and how long the unit has been silent."""
     store(state.age, i, load(state.age, i) + 1.0)
-    correction = grown(load(state.correction, i), numbers.decay_rate)
-    store(state.correction, i, correction)
-    one = spread(1.0, h)
-    value = where_greater(h, 0.0, one, 0.0) if choices.tester == Tester.SILENCE else absolute(h)
-    average = running_average(load(state.utility, i), value, numbers.decay_rate)
+    known = load(state.utility, i), load(state.correction, i), load(state.silence, i), load(state.firing, i)
+    average, correction, silence, firing = rules.follow_activity(h, *known, choices, numbers)
     store(state.utility, i, average)
+    store(state.correction, i, correction)
     if choices.tester == Tester.SILENCE:
-        store(state.silence, i, where_greater(h, 0.0, 0.0, load(state.silence, i) + 1.0))
-        store(state.firing, i, where_greater(h, 0.0, average / correction, load(state.firing, i)))
+        store(state.silence, i, silence)
+        store(state.firing, i, firing)
 
 
 @separate

@@ -23,13 +23,12 @@ from cbp_ray.kernels.lane_weights import (
     Weight,
     follow_utility_of,
     follow_weight,
+    freedom,
     mapped,
     noise_of_outputs,
     noise_of_unit,
-    pulled,
     reinitialize,
     scale_utilities,
-    upgd,
 )
 from cbp_ray.kernels.lanes import (
     absolute,
@@ -45,6 +44,7 @@ from cbp_ray.kernels.lanes import (
     where_greater,
     widen,
 )
+from cbp_ray.kernels.noise import SCALE
 
 BITS_PER_WORD = 32
 
@@ -119,16 +119,20 @@ def update(
         follow_weight(state, choices, numbers, row, absolute(delta * x * w), fresh)
     if choices.adam:
         m, v = load(state.first, row), load(state.second, row)
-        g = pulled(state, choices, numbers, row, w, delta * x)
+        g = delta * x
+        if choices.rule == Rule.L2_INIT:
+            g = rules.pulled(g, w, load(state.initial, row), numbers)
         w, m, v = rules.adam(w, m, v, g, scale_1, scale_2, choices, numbers)
         store(state.first, row, m)
         store(state.second, row, v)
     elif choices.rule == Rule.L2_INIT:
-        w = rules.sgd(w, -numbers.step_size, pulled(state, choices, numbers, row, w, delta * x), choices, numbers)
+        g = rules.pulled(delta * x, w, load(state.initial, row), numbers)
+        w = rules.sgd(w, -numbers.step_size, g, choices, numbers)
     elif choices.rule not in UPGDS:
         w = rules.sgd(w, -numbers.step_size * delta, x, choices, numbers)
     if choices.rule in UPGDS:
-        w = upgd(state, scratch, choices, numbers, row, weight.noise, before, delta * x, w - before)
+        free, xi = freedom(state, scratch, row), load(scratch.noise, weight.noise)
+        w = rules.upgd(before, delta * x, w - before, free, numbers.noise * SCALE, xi, choices, numbers)
     w = mapped(scratch, choices, numbers, weight, w)
     if choices.rule == Rule.SWR_MAGNITUDE:
         follow_weight(state, choices, numbers, row, absolute(w), fresh)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cbp_ray.kernels import lanes
+from cbp_ray.kernels import lanes, rules
 from cbp_ray.kernels.activations import LOG2_E, gate
 from cbp_ray.kernels.choices import REINITIALIZES, Rule
 from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lane_state import Total, output_bias_row, unit_rows
-from cbp_ray.kernels.lanes import absolute, load, multiply_add, spread, store, where_greater
+from cbp_ray.kernels.lanes import load, multiply_add, store, where_greater
 from cbp_ray.kernels.noise import GROUP, SCALE, draw, four_noises, groups_of, make_keys
 from cbp_ray.kernels.random_draws import NEW_WEIGHTS, uniform
 from cbp_ray.kernels.rules import running_average, smallest_finite
@@ -82,14 +82,6 @@ def store_four(scratch: Any, row: int, four: Any) -> None:
 
 
 @inlined
-def pulled(state: Any, choices: Any, numbers: Any, row: int, w: Any, g: Any) -> Any:
-    """The gradient with what a regulariser adds to it: λ (w - w₀) of L2-Init."""
-    if choices.rule == Rule.L2_INIT:
-        g = multiply_add(numbers.strength, w - load(state.initial, row), g)
-    return g
-
-
-@inlined
 def follow_weight(state: Any, choices: Any, numbers: Any, row: int, utility: Any, fresh: bool) -> Any:
     """Updates the trace of a weight's utility, which begins with it where `fresh`. Returns the trace."""
     if fresh and choices.rule in REINITIALIZES:
@@ -107,22 +99,6 @@ def freedom(state: Any, scratch: Any, row: int) -> Any:
 
 
 @inlined
-def upgd(state: Any, scratch: Any, choices: Any, numbers: Any, row: int, noise: int, w: Any, g: Any, change: Any) -> Any:
-    """UPGD's step of a weight. `change` is the optimizer's own; with SGD only its weight decay counts."""
-    free = freedom(state, scratch, row)
-    xi, sigma = load(scratch.noise, noise), numbers.noise * SCALE
-    if choices.adam:
-        kick = numbers.step_size * sigma * xi
-        if choices.rule == Rule.UPGD:
-            return multiply_add(2.0 * free, change - kick, w)
-        return multiply_add(-2.0 * free, kick, w + change)
-    if choices.decays:
-        w = w * (1 - numbers.step_size * numbers.weight_decay)
-    direction = multiply_add(sigma, xi, g) * free if choices.rule == Rule.UPGD else multiply_add(sigma * xi, free, g)
-    return multiply_add(-numbers.step_size, direction, w)
-
-
-@inlined
 def mapped(scratch: Any, choices: Any, numbers: Any, weight: Any, w: Any) -> Any:
     """A weight after the optimizer's step: perturbed, shrunk or clipped."""
     if choices.rule == Rule.PERTURB:
@@ -133,11 +109,8 @@ def mapped(scratch: Any, choices: Any, numbers: Any, weight: Any, w: Any) -> Any
         w = multiply_add(1 - numbers.shrinkage, w, numbers.noise * weight.mean)
         w = multiply_add(numbers.noise * weight.initial, load(scratch.noise, weight.noise), w)
     elif choices.rule == Rule.CLIP:
-        bound = weight.clip * weight.bound
-        beyond = where_greater(absolute(w), bound, 1.0, spread(0.0, w))
+        w, beyond = rules.clipped(w, weight.clip * weight.bound)
         store(scratch.clipped, 0, load(scratch.clipped, 0) + beyond)
-        w = where_greater(w, bound, bound, w)
-        w = where_greater(-bound, w, -bound, w)
     return w
 
 

@@ -17,28 +17,11 @@ def reinitialize(state: Any, layout: Any, scratch: Any, choices: Any, numbers: A
     for layer in range(last + 1):
         n, part, place = layout.size[layer + 1], layout.part[layer], layout.unit[layer + 1]
         reinitialize_weights(state, layout, scratch, choices, numbers, bounds, step, layer)
-        for k in range(n):
-            scratch.ranks[k] = state.bias_trace[place + k]
-        due = choose(state, scratch, choices, numbers, step, part + 1, n)
-        for k in range(n if due else 0):
-            if scratch.ranks[k] == CHOSEN:
-                state.bias[place + k] = 0
-                forget(state.bias_first, state.bias_second, choices, place + k)
+        common = (state, scratch, choices, numbers, step, place, n)
+        reinitialize_by_unit(*common, part + 1, state.bias, state.bias_first, state.bias_second, state.bias_trace, 0.0)
         if choices.layer_norm and layer < last:
-            for k in range(n):
-                scratch.ranks[k] = state.gain_trace[place + k]
-            due = choose(state, scratch, choices, numbers, step, part + 2, n)
-            for k in range(n if due else 0):
-                if scratch.ranks[k] == CHOSEN:
-                    state.gain[place + k] = 1
-                    forget(state.gain_first, state.gain_second, choices, place + k)
-            for k in range(n):
-                scratch.ranks[k] = state.shift_trace[place + k]
-            due = choose(state, scratch, choices, numbers, step, part + 3, n)
-            for k in range(n if due else 0):
-                if scratch.ranks[k] == CHOSEN:
-                    state.shift[place + k] = 0
-                    forget(state.shift_first, state.shift_second, choices, place + k)
+            reinitialize_by_unit(*common, part + 2, state.gain, state.gain_first, state.gain_second, state.gain_trace, 1.0)
+            reinitialize_by_unit(*common, part + 3, state.shift, state.shift_first, state.shift_second, state.shift_trace, 0.0)
 
 
 CHOSEN = -1.0
@@ -51,6 +34,32 @@ def forget(first: Any, second: Any, choices: Any, k: int) -> None:
     if choices.adam:
         first[k] = 0
         second[k] = 0
+
+
+@separate
+def reinitialize_by_unit(
+    state: Any,
+    scratch: Any,
+    choices: Any,
+    numbers: Any,
+    step: int,
+    place: int,
+    n: int,
+    part: int,
+    values: Any,
+    first: Any,
+    second: Any,
+    trace: Any,
+    initial: float,
+) -> None:
+    """Sets the parameters by unit of least utility, from `place` on, to what they were at first."""
+    for k in range(n):
+        scratch.ranks[k] = trace[place + k]
+    if choose(state, scratch, choices, numbers, step, part, n):
+        for k in range(n):
+            if scratch.ranks[k] == CHOSEN:
+                values[place + k] = initial
+                forget(first, second, choices, place + k)
 
 
 @separate

@@ -5,17 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from cbp_ray.kernels import rules
 from cbp_ray.kernels.choices import Tester
 from cbp_ray.kernels.compilation import inlined, separate
-from cbp_ray.kernels.lanes import absolute, spread, where_greater
 from cbp_ray.kernels.mlp_replacement import replace_unit
 from cbp_ray.kernels.mlp_state import Total
-from cbp_ray.kernels.rules import grown, running_average
 from cbp_ray.kernels.vectors import VECTOR, load_at, store_at
 
 
 @inlined
-def test_units(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, bounds: Any) -> None:
+def reset_units(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, bounds: Any) -> None:
     """One step of ReDo or of self-normalised resets for all hidden levels, in order, each finished before the next."""
     state.steps[0] += 1
     for level in range(1, len(layout.size) - 1):
@@ -31,14 +30,13 @@ def test_units(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any
 def follow_activity(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, level: int) -> None:
     """Updates the averages of |h|, or those of h > 0 and how long units have been silent."""
     for k in range(layout.unit[level], layout.unit[level + 1], VECTOR):
-        h, correction = load_at(scratch.h, k), grown(load_at(state.correction, k), numbers.decay_rate)
-        store_at(state.correction, k, correction)
-        value = where_greater(h, 0.0, spread(1.0, h), 0.0) if choices.tester == Tester.SILENCE else absolute(h)
-        average = running_average(load_at(state.utility, k), value, numbers.decay_rate)
+        known = load_at(state.utility, k), load_at(state.correction, k), load_at(state.silence, k), load_at(state.firing, k)
+        average, correction, silence, firing = rules.follow_activity(load_at(scratch.h, k), *known, choices, numbers)
         store_at(state.utility, k, average)
+        store_at(state.correction, k, correction)
         if choices.tester == Tester.SILENCE:
-            store_at(state.silence, k, where_greater(h, 0.0, 0.0, load_at(state.silence, k) + 1.0))
-            store_at(state.firing, k, where_greater(h, 0.0, average / correction, load_at(state.firing, k)))
+            store_at(state.silence, k, silence)
+            store_at(state.firing, k, firing)
 
 
 @separate

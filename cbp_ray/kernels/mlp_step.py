@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cbp_ray.kernels import rules
 from cbp_ray.kernels.activations import Activation, activate, exponential
 from cbp_ray.kernels.choices import NO_CHOICES, PERTURBS, REINITIALIZES, UPGDS, Choices, Rule, Tester
 from cbp_ray.kernels.compilation import UNCOUNTED, compile_cached, inlined
@@ -29,7 +30,7 @@ from cbp_ray.kernels.mlp_levels import adam, count_time_steps, learn_level
 from cbp_ray.kernels.mlp_norm import layer_gradient, normalize, normalize_layer
 from cbp_ray.kernels.mlp_reinitialization import reinitialize
 from cbp_ray.kernels.mlp_replacement import generate_and_test, measure, needs_incoming, needs_outgoing
-from cbp_ray.kernels.mlp_resets import test_units
+from cbp_ray.kernels.mlp_resets import reset_units
 from cbp_ray.kernels.mlp_state import ROWS, Total
 from cbp_ray.kernels.mlp_weights import (
     clip,
@@ -307,7 +308,7 @@ def adam_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any,
             column_1, column_2 = load_at(scratch.inverse_1, above + i), load_at(scratch.inverse_2, above + i)
             gradient = delta * x
             if choices.rule == Rule.L2_INIT:
-                gradient = multiply_add(numbers.strength, w - load_at(state.initial, row + i), gradient)
+                gradient = rules.pulled(gradient, w, load_at(state.initial, row + i), numbers)
             larger_1 = where_greater(column_1, scale_1, column_1, scale_1)
             larger_2 = where_greater(column_2, scale_2, column_2, scale_2)
             moments = state.first, state.second
@@ -430,7 +431,7 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
             if choices.rule in REINITIALIZES and step % numbers.every == 0:
                 reinitialize(state, layout, scratch, choices, numbers, bounds, step)
             if choices.replaces and choices.tester != Tester.UTILITY:
-                test_units(state, layout, scratch, choices, numbers, bounds)
+                reset_units(state, layout, scratch, choices, numbers, bounds)
             elif choices.replaces:
                 if state.steps[0] % REFRESH == 0:
                     for layer in range(layers):

@@ -90,10 +90,9 @@ def clip(state: Any, layout: Any, bound: float, layer: int) -> None:
     stride, first = layout.stride[layer], layout.weight[layer]
     count = spread(0.0, load_at(state.weights, first))
     for k in range(first, first + layout.size[layer] * stride, VECTOR):
-        w = load_at(state.weights, k)
-        count = count + where_greater(absolute(w), bound, 1.0, spread(0.0, w))
-        w = where_greater(w, bound, bound, w)
-        store_at(state.weights, k, where_greater(-bound, w, -bound, w))
+        w, beyond = rules.clipped(load_at(state.weights, k), bound)
+        store_at(state.weights, k, w)
+        count = count + beyond
     state.totals[Total.REPLACED] += total(count)
 
 
@@ -171,18 +170,11 @@ def upgd(
     w: Any, g: Any, trace: Any, xi: Any, m: Any, v: Any, scale_1: Any, scale_2: Any, scratch: Any, choices: Any, numbers: Any
 ) -> Any:
     """UPGD's step of weights with gradients g, given noise of deviation 1. Returns the new w, m and v."""
-    free = gate(trace * scratch.usefulness[0])
+    free, change = gate(trace * scratch.usefulness[0]), w
     if choices.adam:
         new, m, v = rules.adam(w, m, v, g, scale_1, scale_2, choices, numbers)
-        kick = numbers.step_size * numbers.noise * xi
-        if choices.rule == Rule.UPGD:
-            return multiply_add(2.0 * free, (new - w) - kick, w), m, v
-        return multiply_add(-2.0 * free, kick, new), m, v
-    if choices.rule == Rule.UPGD:
-        direction = multiply_add(numbers.noise, xi, g) * free
-    else:
-        direction = multiply_add(numbers.noise * xi, free, g)
-    return rules.sgd(w, -numbers.step_size, direction, choices, numbers), m, v
+        change = new - w
+    return rules.upgd(w, g, change, free, numbers.noise, xi, choices, numbers), m, v
 
 
 @inlined
@@ -231,7 +223,7 @@ def step_by_unit(own: Any, state: Any, scratch: Any, choices: Any, numbers: Any,
     if choices.rule == Rule.SWR_GRADIENT:
         follow(own.trace, k, absolute(gradient * w), numbers, fresh)
     if choices.rule == Rule.L2_INIT:
-        gradient = multiply_add(numbers.strength, w - own.mean, gradient)
+        gradient = rules.pulled(gradient, w, own.mean, numbers)
     if choices.adam:
         m, v = load_at(own.first, k), load_at(own.second, k)
         scale_1, scale_2 = load_at(scratch.inverse_1, k), load_at(scratch.inverse_2, k)
@@ -251,10 +243,8 @@ def step_by_unit(own: Any, state: Any, scratch: Any, choices: Any, numbers: Any,
     elif choices.rule == Rule.PERTURB_INITIAL:
         w = multiply_add(1 - numbers.shrinkage, w, numbers.noise * own.mean)
     elif choices.rule == Rule.CLIP:
-        beyond = where_greater(absolute(w), own.bound, 1.0, spread(0.0, w))
+        w, beyond = rules.clipped(w, own.bound)
         state.totals[Total.REPLACED] += total(beyond)
-        w = where_greater(w, own.bound, own.bound, w)
-        w = where_greater(-own.bound, w, -own.bound, w)
     elif choices.rule == Rule.SWR_MAGNITUDE:
         follow(own.trace, k, absolute(w), numbers, fresh)
     store_at(own.values, k, w)

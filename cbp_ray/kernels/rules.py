@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cbp_ray.kernels.choices import Utility
+from cbp_ray.kernels.choices import Rule, Tester, Utility
 from cbp_ray.kernels.compilation import inlined, separate
-from cbp_ray.kernels.lanes import absolute, multiply_add, spread, square_root
+from cbp_ray.kernels.lanes import absolute, multiply_add, spread, square_root, where_greater
 
 
 @inlined
@@ -103,6 +103,47 @@ def follow_utility(
         y = instantaneous(h, f_tm1 if choices.lagged else f_t, correction, out, magnitude, choices)
         u_t = running_average(u_tm1, y, eta)  # Equation 6
     return f_t, u_t, correction
+
+
+@inlined
+def pulled(g: Any, w: Any, initial: Any, numbers: Any) -> Any:
+    """L2-Init's gradient: g + λ (w - w₀)."""
+    return multiply_add(numbers.strength, w - initial, g)
+
+
+@inlined
+def clipped(w: Any, bound: float) -> Any:
+    """Weight clipping to ±bound: the new w, and 1 where it was beyond."""
+    beyond = where_greater(absolute(w), bound, 1.0, spread(0.0, w))
+    w = where_greater(w, bound, bound, w)
+    return where_greater(-bound, w, -bound, w), beyond
+
+
+@inlined
+def upgd(w: Any, g: Any, change: Any, free: Any, sigma: float, xi: Any, choices: Any, numbers: Any) -> Any:
+    """UPGD's new w, given 1 - Ū and noise σ ξ; `change` is Adam's own, and with SGD it does not count."""
+    if choices.adam:
+        kick = numbers.step_size * sigma * xi
+        if choices.rule == Rule.UPGD:
+            return multiply_add(2.0 * free, change - kick, w)
+        return multiply_add(-2.0 * free, kick, w + change)
+    direction = multiply_add(sigma, xi, g) * free if choices.rule == Rule.UPGD else multiply_add(sigma * xi, free, g)
+    return sgd(w, -numbers.step_size, direction, choices, numbers)
+
+
+@inlined
+def follow_activity(h: Any, average: Any, correction: Any, silence: Any, firing: Any, choices: Any, numbers: Any) -> Any:
+    """One step of what ReDo and self-normalised resets know of a unit.
+
+    Returns the new average, of |h| or of h > 0, its 1 - ηᵃ, the examples since the unit fired, and how often it had by then.
+    """
+    correction = grown(correction, numbers.decay_rate)
+    value = where_greater(h, 0.0, spread(1.0, h), 0.0) if choices.tester == Tester.SILENCE else absolute(h)
+    average = running_average(average, value, numbers.decay_rate)
+    if choices.tester == Tester.SILENCE:
+        silence = where_greater(h, 0.0, 0.0, silence + 1.0)
+        firing = where_greater(h, 0.0, average / correction, firing)
+    return average, correction, silence, firing
 
 
 @separate

@@ -40,6 +40,11 @@ class ReDo(Method):
         assert isinstance(seed, int)  # it does not take networks in a stack
         return ReDo(model, optimizer, self.threshold, self.every, self.decay_rate, seed, layers=layers)
 
+    def never_acted(self, replacements: float, updates: float, units: int) -> str | None:
+        if replacements or updates >= self.every:
+            return None  # a network without dormant units needs no help
+        return f"{self.label} never looked: every = {self.every:,} is longer than {updates:,.0f} steps; lower it or run longer"
+
     def rllib(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name", "weight_decay"})
 
@@ -75,6 +80,12 @@ class SelfNormalizedResets(Method):
         assert isinstance(seed, int)  # it does not take networks in a stack
         settings = self.rejection, self.maturity_threshold, self.decay_rate
         return SelfNormalizedResets(model, optimizer, *settings, seed, layers=layers)
+
+    def never_acted(self, replacements: float, updates: float, units: int) -> str | None:
+        if replacements or self.rejection == 0 or updates > self.maturity_threshold:
+            return None  # a network without silent units needs no help
+        why = f"no unit got older than maturity_threshold = {self.maturity_threshold} in {updates:,.0f} steps"
+        return f"{self.label} never replaced a unit: {why}; lower it or run longer"
 
     def rllib(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name", "weight_decay"})

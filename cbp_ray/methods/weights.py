@@ -177,6 +177,12 @@ class WeightReinitialization(_WeightMethod):
 
         return WeightReinitialization(model, optimizer, self.rate, self.every, self.utility, self.decay_rate, _one(seed))
 
+    def never_acted(self, replacements: float, updates: float, units: int) -> str | None:
+        if replacements or self.rate == 0:
+            return None
+        why = f"every = {self.every:,} and rate = {self.rate:g} in {updates:,.0f} steps"
+        return f"{self.label} never drew a weight anew: {why}; lower the one, raise the other, or run longer"
+
     def kernel(self) -> dict[str, Any]:
         if not self.rate:
             return {}

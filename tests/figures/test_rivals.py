@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from made_up_results import curves
 
 from cbp_ray.cli.main import cli
-from cbp_ray.experiments import OnlineConfig
 from cbp_ray.figures.claims import Verdict, evaluate
 from cbp_ray.figures.results import Setting
 from cbp_ray.figures.rivals import comparison
@@ -47,12 +46,11 @@ def world(errors: dict[str, float], monkeypatch: pytest.MonkeyPatch, tmp_path: P
         found.setdefault((kind_of(each.config), each.group), []).append(Setting(each.config, made))
         level[each.group] = error
     chosen = [Chosen(kind, group, tuple(settings)) for (kind, group), settings in found.items()]
-    groups = {id(one.best.config): one.group for one in chosen}
 
-    def read(_store: Any, config: OnlineConfig, *_: Any) -> Any:
-        return curves(level[groups[id(config)]], level[groups[id(config)]], runs=100, seed=len(groups))
+    def read(sweep: Any, _storage: str) -> list[Setting]:
+        return [Setting(c.config, curves(level[c.group], level[c.group], runs=100, seed=9)) for c in sweep.configurations]
 
-    monkeypatch.setattr(comparison, "_read", read)
+    monkeypatch.setattr(comparison, "read_settings", read)
     monkeypatch.setattr(comparison, "seconds_per_example", lambda config: 1.0)
     return Report(chosen, second_stage(sweep, chosen), str(tmp_path))
 

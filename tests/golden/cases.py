@@ -23,6 +23,11 @@ SGD, ADAM = {"name": "sgd", "step_size": 0.01}, {"name": "adam", "step_size": 0.
 BP, LINEAR = {"name": "bp"}, {"name": "linear"}
 L2, NORM = {"name": "l2", "weight_decay": 0.01}, {"name": "online_norm", "alpha_forward": 0.99, "alpha_backward": 0.9}
 CBP = {"name": "cbp", "replacement_rate": 0.01, "maturity_threshold": 30}
+UPGD = {"name": "upgd", "noise": 0.1, "decay_rate": 0.9, "weight_decay": 0.001}
+PERTURBED = {"name": "shrink_perturb", "noise": 0.001, "weight_decay": 0.01}
+SWR = {"name": "swr", "rate": 0.05, "every": 20, "decay_rate": 0.5}
+REDO = {"name": "redo", "threshold": 0.8, "every": 50}
+SNR = {"name": "snr_geometric", "rejection": 0.05, "maturity_threshold": 20, "decay_rate": 0.9}
 NATURE = {**CBP, "preset": "nature2024"}
 
 
@@ -109,6 +114,16 @@ CASES = {
     "ant-l2-relu": Case(ant({"name": "l2", "weight_decay": 1e-3}, "relu"), "rllib", (1,)),
     "ant-cbp-tanh": Case(ant({**CBP, "replacement_rate": 0.05, "maturity_threshold": 4}), "rllib", (1, 2)),
     "ant-nature-swish": Case(ant({**NATURE, "replacement_rate": 0.2, "maturity_threshold": 4}, "swish"), "rllib", (1,)),
+    "lane-upgd-sgd-tanh": Case(bits(UPGD, SGD), "kernel"),
+    "lane-swr-adam-relu-norm": Case(bits(SWR, ADAM, "relu", network={"layer_norm": True}), "kernel"),
+    "lane-snr-sgd-relu": Case(bits(SNR, SGD, "relu"), "kernel"),
+    "lane-perturbed-adam-tanh": Case(bits(PERTURBED, ADAM), "kernel"),
+    "mlp-upgd-adam-relu-norm": Case(images(UPGD, ADAM, network={"layer_norm": True}), "kernel"),
+    "mlp-perturbed-sgd-relu": Case(images(PERTURBED, SGD), "kernel"),
+    "mlp-swr-sgd-relu": Case(images(SWR, SGD), "kernel"),
+    "mlp-redo-sgd-tanh": Case(images(REDO, SGD, "tanh"), "kernel"),
+    "torch-upgd-sgd-tanh": Case(bits(UPGD, SGD), "torch"),
+    "torch-redo-adam-tanh": Case(bits(REDO, ADAM), "torch"),
 }
 
 

@@ -12,6 +12,7 @@ QUICK = {
     *("lane-bp-sgd-tanh", "lane-norm-sgd-leaky", "lane-cbp-adam-relu", "lane-nature-adam-tanh"),
     *("torch-cbp-sgd-leaky", "torch-cbp-deep-relu", "torch-norm-sgd-swish", "torch-nature-sgd-tanh"),
     *("mlp-bp-sgd-relu", "mlp-cbp-adam-relu", "torch-mnist-cbp-sgd", "stacked-cbp-sgd", "ant-bp-tanh", "ant-cbp-tanh"),
+    *("lane-upgd-sgd-tanh", "mlp-perturbed-sgd-relu", "torch-upgd-sgd-tanh", "torch-redo-adam-tanh"),
 }
 """The cases of `make test`; each of the others compiles a kernel of its own."""
 

@@ -8,7 +8,7 @@ import pytest
 from numba import njit
 
 from cbp_ray.kernels import bit_stream, compilation
-from cbp_ray.kernels.activations import Activation, activate, exp_minus_one
+from cbp_ray.kernels.activations import Activation, activate, exp_minus_one, gate
 from cbp_ray.kernels.lanes import WIDTH, aligned_zeros, flush_denormals, load, restore_denormals, square_root, store
 
 # Largest |error| of h and dh/dx for x in [-30, 30], in units of the dtype's epsilon (1.2e-7 and 2.2e-16).
@@ -28,6 +28,12 @@ def apply(x, h, derivative, activation):
 def apply_exp(x, y):
     for row in range(x.shape[0]):
         store(y, row, exp_minus_one(load(x, row)))
+
+
+@njit
+def apply_gate(x, y):
+    for row in range(x.shape[0]):
+        store(y, row, gate(load(x, row)))
 
 
 @njit
@@ -64,6 +70,15 @@ def references(x):
         "elu": (np.where(positive, x, np.expm1(x)), np.where(positive, 1, np.exp(x))),
         "swish": (x / (1 + e), (1 + e + x * e) / (1 + e) ** 2),
     }
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(np.float32, 3e-7), (np.float64, 3e-16)])
+def test_largest_error_of_the_gate(dtype, largest):
+    """Also where float32 clamps, at 2^±24."""
+    x = grid(dtype, -40.0, 40.0)
+    y = np.empty_like(x)
+    apply_gate(x, y)
+    assert float(np.abs(y - 1 / (1 + np.exp2(x.astype(np.longdouble)))).max()) <= largest
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cbp_ray.experiments import Curves, OnlineConfig
+from cbp_ray.experiments import OnlineConfig
 from cbp_ray.experiments.engines import make_engine
 from cbp_ray.figures import statistics
 from cbp_ray.figures.claims import LEVEL, Evidence
-from cbp_ray.figures.reproduce import CONFIGS
+from cbp_ray.figures.reproduce import CONFIGS, read_settings
 from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.figures.statistics import Array
-from cbp_ray.results import Store
 from cbp_ray.results.keys import config_key
 from cbp_ray.sweeps import Sweep, load_sweep
 from cbp_ray.sweeps.sweep import Configuration
@@ -84,12 +83,9 @@ def choose(sweep: Sweep, storage: str) -> list[Chosen]:
     Raises:
       MissingResults: if a run of the first stage is not stored.
     """
-    store = Store(storage, sweep.name)
-    names = store.names()
     found: dict[tuple[Kind, str], list[Setting]] = {}
-    for each in sweep.configurations:
-        curves = store.read_curves(each.config, sweep.seeds, sweep.engine, names)
-        found.setdefault((kind_of(each.config), each.group), []).append(Setting(each.config, curves))
+    for each, setting in zip(sweep.configurations, read_settings(sweep, storage), strict=True):
+        found.setdefault((kind_of(each.config), each.group), []).append(setting)
     return [Chosen(kind, group, tuple(settings)) for (kind, group), settings in found.items()]
 
 
@@ -152,12 +148,9 @@ class Report(Evidence):
     """What came out: the chosen settings on fresh seeds, with means over all runs and over resamples of them."""
 
     def __init__(self, chosen: Sequence[Chosen], sweep: Sweep, storage: str) -> None:
-        store = Store(storage, sweep.name)
-        names = store.names()
         self.chosen = {(one.kind, one.group): one for one in chosen}
-        self.found = {
-            key: Setting(one.best.config, _read(store, one.best.config, sweep, names)) for key, one in self.chosen.items()
-        }
+        settings = {config_key(setting.config, sweep.engine): setting for setting in read_settings(sweep, storage)}
+        self.found = {key: settings[config_key(one.best.config, sweep.engine)] for key, one in self.chosen.items()}
         super().__init__(Settings(self.found.values()))
 
     @property
@@ -209,10 +202,6 @@ class Report(Evidence):
                 )
             )
         return sorted(places, key=lambda place: place.total[0])
-
-
-def _read(store: Store, config: OnlineConfig, sweep: Sweep, names: Any) -> Curves:
-    return store.read_curves(config, sweep.seeds, sweep.engine, names)
 
 
 def seconds_per_example(config: OnlineConfig) -> float:
