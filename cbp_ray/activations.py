@@ -11,6 +11,8 @@ LEAKY_SLOPE = 0.01
 """Slope of the leaky ReLU below zero; PyTorch's default."""
 SATURATION = 0.9
 """A unit is saturated when the magnitude of its output is more than this (appendix F of the paper)."""
+SMALLEST_LOSS = 1e-8
+"""A loss below this counts as this, where another is divided by it."""
 NORM_EPSILON = 1e-5
 """ε of OnlineNorm, which stands before an activation: added to the variance."""
 

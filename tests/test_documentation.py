@@ -13,6 +13,7 @@ import pytest
 
 import cbp_ray
 import rllib_ext
+from cbp_ray.problems import PROBLEMS
 from cbp_ray.sweeps import load_sweep
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +45,12 @@ def python_blocks(page="README.md"):
 
 def test_readme_has_examples():
     assert any("GenerateAndTest" in block for block in python_blocks())
+
+
+def test_every_metric_is_documented():
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    names = {name for problem in PROBLEMS.values() for name in (*problem.metrics, *problem.diagnostics)}
+    assert {name for name in names if f"`{name}`" not in page} == set()
 
 
 def test_readme_is_short():

@@ -7,6 +7,7 @@ from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model
 
 from cbp_ray.methods import Method, methods
 from cbp_ray.problems import DEFAULT_PROBLEM, PROBLEMS, Problem
+from cbp_ray.problems.problem import SAMPLE_PLASTICITY
 from cbp_ray.validation import ByName, Count, DecayRate, Model, Positive, SectionError, Width, make
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class OnlineConfig(Model):
     """Examples per recorded point; a last, shorter bin takes what remains."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of the learner."""
+    diagnostics: bool = False
+    """Whether to record the problem's `diagnostics` too, which take time."""
 
     @model_validator(mode="before")
     @classmethod
@@ -130,6 +133,18 @@ class OnlineConfig(Model):
         if isinstance(network, Mapping):
             data["network"] = {**defaults["network"], **network}
         return {**{key: value for key, value in defaults.items() if key != "network"}, **data}
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what was not asked for: results from before it could be keep their names."""
+        settings: dict[str, Any] = handler(self)
+        return {name: value for name, value in settings.items() if name != "diagnostics" or value}
+
+    @model_validator(mode="after")
+    def _has_diagnostics(self) -> Self:
+        if self.diagnostics and not self.problem.diagnostics:
+            raise SectionError(f".diagnostics: must be false for {self.problem.name}, which has its own, got true; remove it")
+        return self
 
     @model_validator(mode="after")
     def _one_norm(self) -> Self:
@@ -169,8 +184,16 @@ class OnlineConfig(Model):
     @property
     def metrics(self) -> dict[str, str]:
         """The metrics of the experiment and what they mean, in the order of the results' columns."""
+        return self._by_layer({**self.problem.metrics, **(self.problem.diagnostics if self.diagnostics else {})})
+
+    @property
+    def engine_metrics(self) -> tuple[str, ...]:
+        """The metrics that an engine measures; `cbp_ray.experiments.diagnostics` adds the others."""
+        return (*self._by_layer(self.problem.metrics), *([SAMPLE_PLASTICITY] if self.diagnostics else []))
+
+    def _by_layer(self, metrics: Mapping[str, str]) -> dict[str, str]:
         found: dict[str, str] = {}
-        for name, meaning in self.problem.metrics.items():
+        for name, meaning in metrics.items():
             numbers = range(1, len(self.hidden) + 1) if "{layer}" in name else range(1)
             found |= {name.format(layer=number): meaning for number in numbers}
         return found

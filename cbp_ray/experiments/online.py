@@ -4,7 +4,7 @@ import functools
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -17,10 +17,13 @@ from cbp_ray.experiments.engines import EngineName, make_engine
 from cbp_ray.experiments.engines.engine import Engine, Metrics, check_complete
 from cbp_ray.validation import SEEDS, whole_number
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from cbp_ray.experiments.diagnostics import Diagnostics
+
+FORMAT = 2
 """Version of the checkpoints."""
 
-STATE = "state/"
+STATE, DIAGNOSTICS = "state/", "diagnostics/"
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,16 @@ def iterate_with_pauses(
     """Does what `iterate_online` does, and also pauses within bins that take long, where the engine can."""
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     runner = make_engine(config, engine, seeds, device)
-    first = 0 if state is None else _resume(runner, state, config, seeds, engine)
-    return _bins(runner, config, seeds, engine, first)
+    diagnostics = _make_diagnostics(config, seeds, runner) if config.diagnostics else None
+    first = 0 if state is None else _resume(runner, diagnostics, state, config, seeds, engine)
+    return _bins(runner, diagnostics, config, seeds, engine, first)
+
+
+def _make_diagnostics(config: OnlineConfig, seeds: tuple[int, ...], runner: Engine) -> "Diagnostics":
+    # It needs torch, which kernel workers otherwise do without.
+    from cbp_ray.experiments.diagnostics import Diagnostics
+
+    return Diagnostics(config, seeds, runner)
 
 
 def run_online(
@@ -163,7 +174,14 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     return checked
 
 
-def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: str, first: int) -> Iterator[Bin | Pause]:
+def _bins(
+    runner: Engine,
+    diagnostics: "Diagnostics | None",
+    config: OnlineConfig,
+    seeds: tuple[int, ...],
+    engine: str,
+    first: int,
+) -> Iterator[Bin | Pause]:
     begun = first
 
     def checkpoint(bins: int) -> Checkpoint:
@@ -176,12 +194,15 @@ def _bins(runner: Engine, config: OnlineConfig, seeds: tuple[int, ...], engine: 
             "seeds": np.array(seeds, dtype=np.uint64),
             "bins": np.array(bins),
             **{STATE + name: array for name, array in runner.state().items()},
+            **{DIAGNOSTICS + name: array for name, array in (diagnostics.state if diagnostics else {}).items()},
         }
 
     for index in range(first, config.bins):
         begun, seen = index + 1, index * config.bin_size
         count = min(config.bin_size, config.examples - seen)
         metrics = yield from _pauses(runner.advance_in_parts(count), seen, count)
+        if diagnostics is not None:
+            metrics = {**metrics, **diagnostics.measure(seen + count)}
         point = functools.partial(checkpoint, begun)
         yield Bin(index, config.bins, seen + count, metrics, point, runner.units())
 
@@ -198,7 +219,14 @@ def _pauses(parts: Generator[int, None, Metrics], seen: int, count: int) -> Gene
             yield Pause(seen + part)
 
 
-def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tuple[int, ...], engine: str) -> int:
+def _resume(
+    runner: Engine,
+    diagnostics: "Diagnostics | None",
+    state: Checkpoint,
+    config: OnlineConfig,
+    seeds: tuple[int, ...],
+    engine: str,
+) -> int:
     """Loads the state and returns the first bin that is still to come."""
     if str(state.get("format")) != str(FORMAT):
         raise InputError(f"state: must be a checkpoint of format {FORMAT}, got {state.get('format')}; start again")
@@ -221,4 +249,7 @@ def _resume(runner: Engine, state: Checkpoint, config: OnlineConfig, seeds: tupl
     if seen < config.examples and seen != bins * saved.bin_size:
         raise InputError("state: ends with a shorter bin, got a config that goes on from there; start again")
     runner.load_state({name.removeprefix(STATE): a for name, a in state.items() if name.startswith(STATE)}, seen)
+    if diagnostics is not None:
+        own = {name.removeprefix(DIAGNOSTICS): a for name, a in state.items() if name.startswith(DIAGNOSTICS)}
+        diagnostics.load_state(own)
     return bins

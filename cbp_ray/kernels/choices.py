@@ -95,6 +95,8 @@ class Choices(NamedTuple):
     """Code of the `Rule`."""
     layer_norm: bool = False
     """Layer normalisation stands between the input weights and the activation."""
+    plasticity: bool = False
+    """After every step the example is shown once more, for the sample plasticity."""
 
 
 NO_CHOICES = Choices(activation=0)

@@ -98,6 +98,7 @@ class Total(IntEnum):
     INPUT_GRADIENT = 2
     REPLACED = 3
     NONFINITE = 4
+    PLASTICITY = 5
 
 
 class Scratch(NamedTuple):

@@ -309,7 +309,7 @@ def specialised_learner(constant: Choices | None) -> Callable[..., None]:
         choices = known if fixed else given
         before = flush_denormals()
         zero = spread(0.0, load(state.parameters, 0))
-        squared_error, saturated, input_gradient = widen(zero), zero, zero
+        squared_error, saturated, input_gradient, plasticity = widen(zero), zero, zero, widen(zero)
         constant_ones = zero
         for j in range(constant_inputs):
             constant_ones = constant_ones + load(scratch.x, j)
@@ -363,9 +363,14 @@ def specialised_learner(constant: Choices | None) -> Callable[..., None]:
                     mature = where_greater(oldest, numbers.maturity_threshold, 1.0 * units, zero)
                 if schedule(state, scratch, choices, numbers, draws, t, mature):
                     replace_where_due(state, scratch, choices, numbers, units, inputs)
+            if choices.plasticity:
+                after = forward(state, scratch, choices, numbers, units, inputs) - load(targets, t)
+                plasticity = plasticity + widen(rules.sample_plasticity(error * error, after * after))
         add_total(state, Total.SQUARED_ERROR, squared_error)
         add_total(state, Total.SATURATED, saturated)
         add_total(state, Total.INPUT_GRADIENT, input_gradient)
+        if choices.plasticity:
+            store(state.totals, Total.PLASTICITY, load(state.totals, Total.PLASTICITY) + plasticity)
         if choices.rule == Rule.CLIP:
             add_total(state, Total.REPLACED, load(scratch.clipped, 0))
             store(scratch.clipped, 0, zero)

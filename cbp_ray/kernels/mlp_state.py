@@ -115,6 +115,7 @@ class Total(IntEnum):
     LOSS = 1
     REPLACED = 2
     NONFINITE = 3
+    PLASTICITY = 4
 
 
 class Scratch(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cbp_ray.activations import SMALLEST_LOSS
 from cbp_ray.kernels import rules
 from cbp_ray.kernels.activations import Activation, activate, exponential
 from cbp_ray.kernels.choices import NO_CHOICES, PERTURBS, REINITIALIZES, UPGDS, Choices, Rule, Tester
@@ -167,15 +168,24 @@ def activate_level(state: Any, layout: Any, scratch: Any, choices: Any, numbers:
 
 
 @inlined
-def classify(state: Any, layout: Any, scratch: Any, level: int, label: int) -> None:
-    """Counts accuracy and cross-entropy, and writes the gradient by the outputs into `scratch.delta`."""
+def forward(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any) -> None:
+    """Turns the image in level 0 into the outputs of all levels."""
+    layers = len(layout.stride)
+    for layer in range(layers):
+        sum_rows(state, layout, scratch, choices, layer)
+        if layer < layers - 1:
+            activate_level(state, layout, scratch, choices, numbers, layer + 1)
+
+
+@inlined
+def cross_entropy(layout: Any, scratch: Any, level: int, label: int) -> Any:
+    """Returns the loss, the class of the largest output, and the sum of the exponentials that it leaves in `scratch.delta`."""
     unit, n = layout.unit[level], layout.size[level]
     best = 0
     for i in range(1, n):
         if scratch.h[unit + i] > scratch.h[unit + best]:
             best = i
     top = scratch.h[unit + best]
-    state.totals[Total.RIGHT] += best == label
     for k in range(unit, layout.unit[level + 1], VECTOR):
         store_at(scratch.delta, k, exponential(load_at(scratch.h, k) - top))
     for i in range(n, layout.unit[level + 1] - unit):
@@ -183,10 +193,20 @@ def classify(state: Any, layout: Any, scratch: Any, level: int, label: int) -> N
     whole = 0.0
     for i in range(n):
         whole += scratch.delta[unit + i]
-    state.totals[Total.LOSS] += math.log(whole) - (np.float64(scratch.h[unit + label]) - top)
+    return math.log(whole) - (np.float64(scratch.h[unit + label]) - top), best, whole
+
+
+@inlined
+def classify(state: Any, layout: Any, scratch: Any, level: int, label: int) -> Any:
+    """Counts accuracy and cross-entropy, and writes the gradient by the outputs into `scratch.delta`. Returns the loss."""
+    unit = layout.unit[level]
+    loss, best, whole = cross_entropy(layout, scratch, level, label)
+    state.totals[Total.RIGHT] += best == label
+    state.totals[Total.LOSS] += loss
     for k in range(unit, layout.unit[level + 1], VECTOR):
         store_at(scratch.delta, k, load_at(scratch.delta, k) * (1.0 / whole))
     scratch.delta[unit + label] -= 1
+    return loss
 
 
 @inlined
@@ -387,11 +407,8 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
         for t in range(len(order)):
             image = order[t]
             load_image(layout, scratch, choices, stream, image, where, shades)
-            for layer in range(layers):
-                sum_rows(state, layout, scratch, choices, layer)
-                if layer < layers - 1:
-                    activate_level(state, layout, scratch, choices, numbers, layer + 1)
-            classify(state, layout, scratch, layers, stream.label[image])
+            forward(state, layout, scratch, choices, numbers)
+            loss = classify(state, layout, scratch, layers, stream.label[image])
             if choices.adam:
                 count_time_steps(state, layout, scratch, numbers)
             step = first_step + t + 1
@@ -437,6 +454,10 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
                     for layer in range(layers):
                         measure(state, layout, layer)
                 generate_and_test(state, layout, scratch, choices, numbers, bounds)
+            if choices.plasticity:
+                forward(state, layout, scratch, choices, numbers)
+                after, _, _ = cross_entropy(layout, scratch, layers, stream.label[image])
+                state.totals[Total.PLASTICITY] += max(1 - after / max(loss, SMALLEST_LOSS), 0.0)
         restore_denormals(before)
 
     return compile_cached(learner, **UNCOUNTED)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cbp_ray.activations import SMALLEST_LOSS
 from cbp_ray.kernels.choices import Rule, Tester, Utility
 from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lanes import absolute, multiply_add, spread, square_root, where_greater
@@ -144,6 +145,14 @@ def follow_activity(h: Any, average: Any, correction: Any, silence: Any, firing:
         silence = where_greater(h, 0.0, 0.0, silence + 1.0)
         firing = where_greater(h, 0.0, average / correction, firing)
     return average, correction, silence, firing
+
+
+@inlined
+def sample_plasticity(before: Any, after: Any) -> Any:
+    """The part of an example's loss that a step has removed: max(1 - after / max(before, ε), 0) (Elsayed and Mahmood 2024)."""
+    before = where_greater(before, SMALLEST_LOSS, before, SMALLEST_LOSS)
+    removed = 1.0 - after / before
+    return where_greater(removed, 0.0, removed, 0.0)
 
 
 @separate

@@ -8,12 +8,15 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from cbp_ray.errors import InputError
-from cbp_ray.problems.problem import COUNTS, Problem
+from cbp_ray.problems.problem import COUNTS, DIAGNOSTICS, RANKS, Problem
 from cbp_ray.randomness import Purpose, words
 from cbp_ray.validation import SEEDS, Count, CountFromZero, Rate, SectionError, make, whole_number
 
 TABLE_BITS = 12
 """Up to this many i.i.d. bits, the targets between two flips come from a table of all their patterns."""
+
+PROBE_BITS = 10
+"""Up to this many i.i.d. bits, a probe has all their patterns."""
 
 EVALUATED_AT_ONCE = 1 << 14
 """Examples per call of the target network: bounds the memory of `take`."""
@@ -36,6 +39,12 @@ class BitFlippingConfig(Problem):
         "input_gradient": "mean |∂loss/∂w| over the first layer's weights and the examples of the bin",
         "dead": "fraction of units that gave 0 on every example of the bin; not a number without hidden units",
         **COUNTS,
+    }
+    diagnostics: ClassVar[dict[str, str]] = {
+        **DIAGNOSTICS,
+        **RANKS,
+        "hessian_rank": "rank of the Hessian of the mean loss on the probe, by all parameters",
+        "hessian_effective_rank": "exp of the entropy of its eigenvalues' magnitudes",
     }
     hidden_metrics: ClassVar[tuple[str, ...]] = ("output_weight_magnitude", "saturated", "dead")
     """The metrics that are not a number in a network without hidden units."""
@@ -181,6 +190,20 @@ class BitFlipping:
             return x, y
         parts = range(0, n, EVALUATED_AT_ONCE)
         return x, np.concatenate([self.target(x[k : k + EVALUATED_AT_ONCE]) for k in parts])
+
+    def probe(self, examples: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Inputs and targets to ask a network about that has seen `examples` examples: those that the next epoch may bring.
+
+        All of them, each once, or the next 1,024 if there are more.
+        """
+        width = self.inputs - self.flipping_bits
+        if width > PROBE_BITS:
+            x, y = self.take(1 << PROBE_BITS, examples)
+            return x.astype(np.float64), y
+        (flipping,) = self.flipping(examples // self.flip_period, 1)
+        patterns = (np.arange(1 << width)[:, None] >> np.arange(width)) & 1
+        x = np.concatenate([np.broadcast_to(flipping, (1 << width, self.flipping_bits)), patterns], axis=1)
+        return x.astype(np.float64), self.target(x)
 
     def _table(self, flipping: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Targets of all patterns of the other bits; bit k of the pattern is input f + k."""

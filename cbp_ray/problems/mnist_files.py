@@ -50,6 +50,8 @@ class Images(NamedTuple):
     """[examples], digits 0 to 9."""
     held_images: NDArray[np.uint8]
     """[examples, pixels] of the test set, never learned from."""
+    held_labels: NDArray[np.uint8]
+    """[examples], of the test set."""
 
 
 class _NotReachable(Exception):
@@ -222,8 +224,8 @@ def load(dataset: str) -> Images:
     """
     raw, _ = fetch(dataset)
     images, labels = _read(raw / "train-images-idx3-ubyte"), _read(raw / "train-labels-idx1-ubyte")
-    held = _read(raw / "t10k-images-idx3-ubyte")
-    return Images(images.reshape(len(images), -1), labels, held.reshape(len(held), -1))
+    held, held_labels = _read(raw / "t10k-images-idx3-ubyte"), _read(raw / "t10k-labels-idx1-ubyte")
+    return Images(images.reshape(len(images), -1), labels, held.reshape(len(held), -1), held_labels)
 
 
 def _read(path: Path) -> NDArray[np.uint8]:

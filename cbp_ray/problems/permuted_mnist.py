@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
 from cbp_ray.problems.mnist_files import Images, load
-from cbp_ray.problems.problem import COUNTS, Problem
+from cbp_ray.problems.problem import COUNTS, DIAGNOSTICS, RANKS, Problem
 from cbp_ray.randomness import Purpose, words
 from cbp_ray.validation import SEEDS, Count, whole_number
 
 WHITE = 255
 """The value of a pixel that stands for 1.0."""
+HELD_EXAMPLES = 2000
+"""Images of the test set that a network is asked about."""
 IMAGES = 60_000
 """Training images in the data set."""
 
@@ -32,10 +34,10 @@ class PermutedMnistConfig(Problem):
         "weight_magnitude_{layer}": "mean |w| into each hidden layer, 1 the first, at the bin's end",
         "output_weight_magnitude": "mean |w| of the output layer at the bin's end",
         "dead_{layer}": "fraction of a hidden layer's units that give 0 on all of 2000 held examples, at the bin's end",
-        "stable_rank_{layer}": "stable rank of a hidden layer's outputs on these examples",
-        "effective_rank_{layer}": "effective rank of a hidden layer's outputs on these examples",
+        **RANKS,
         **COUNTS,
     }
+    diagnostics: ClassVar[dict[str, str]] = DIAGNOSTICS
     performance = "accuracy"
     performance_label = "accuracy (%)"
     loss = "loss"
@@ -80,7 +82,7 @@ class PermutedMnist:
       task_length: examples between two changes of the permutation.
 
     Example:
-      >>> problem = PermutedMnist(0, Images(np.eye(4, dtype=np.uint8), np.arange(4, dtype=np.uint8), np.eye(4, dtype=np.uint8)))
+      >>> problem = PermutedMnist(0, Images(*[np.eye(4, dtype=np.uint8), np.arange(4, dtype=np.uint8)] * 2))
       >>> images, labels = problem.take(2, start=60_000)
       >>> images.shape, labels.shape
       ((2, 4), (2,))
@@ -118,6 +120,11 @@ class PermutedMnist:
         changed = np.empty_like(images)
         changed[:, self.permutation(task)] = images
         return changed
+
+    def probe(self, examples: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Held images in [0, 1] and their labels, as they look in the task of the last of `examples` examples."""
+        held = self.permuted(self.data.held_images[:HELD_EXAMPLES], (examples - 1) // self.task_length)
+        return held / WHITE, self.data.held_labels[:HELD_EXAMPLES].astype(np.int64)
 
     def take(self, n: int, start: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Examples `start … start + n - 1`.

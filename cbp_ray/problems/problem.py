@@ -6,10 +6,36 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cbp_ray.validation import Model
 
 COUNTS = {
-    "replacements": "units replaced in the bin",
+    "replacements": "units replaced in the bin, or weights with a method that acts on weights",
     "nonfinite_utilities": "eligible units passed over because their utility was not finite",
 }
 """Metrics that every learner with generate-and-test has."""
+DORMANT = (0.0, 0.025, 0.1)
+"""τ of the dormant units that are counted (Sokar et al. 2023)."""
+INACTIVE = (0.0, 0.01, 0.1)
+"""τ of the inactive units that are counted (Liu et al. 2025)."""
+CUMULATED = 0.99
+"""The part of Σσ that the first singular values must have, whose number srank is (Kumar et al. 2021)."""
+SAMPLE_PLASTICITY = "sample_plasticity"
+DIAGNOSTICS = {
+    SAMPLE_PLASTICITY: "mean over the bin's examples of max(1 - loss after its step / loss before, 0); not a number with "
+    "OnlineNorm, whose statistics move in between",
+    "weight_change": "root mean square of the difference of all parameters between the bin's end and that of the bin before",
+    **{
+        f"dormant_{tau:g}_{{layer}}": f"fraction of a hidden layer's units whose mean |h| is at most {tau:g} of all"
+        for tau in DORMANT
+    },
+    **{
+        f"inactive_{tau:g}_{{layer}}": f"fraction of a hidden layer's units whose mean |∂loss/∂z| is at most {tau:g} of all"
+        for tau in INACTIVE
+    },
+    "srank_{layer}": f"fewest singular values of a hidden layer's outputs that make up {CUMULATED:.0%} of their sum",
+}
+"""Metrics on request, of every network; all but the first two on the problem's `probe`, at the bin's end."""
+RANKS = {
+    "stable_rank_{layer}": "stable rank of a hidden layer's outputs on these examples",
+    "effective_rank_{layer}": "effective rank of a hidden layer's outputs on these examples",
+}
 
 
 class Problem(Model):
@@ -25,6 +51,8 @@ class Problem(Model):
     """The metric that the problem is judged by."""
     performance_label: ClassVar[str]
     """What that metric is called on the vertical axis of a figure."""
+    diagnostics: ClassVar[Mapping[str, str]] = {}
+    """What it records besides on request; empty if it can't."""
     loss: ClassVar[str | None] = None
     """The metric that is not finite once a run has diverged; None if there is none that tells."""
     outputs: ClassVar[int]

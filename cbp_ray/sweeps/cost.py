@@ -39,6 +39,9 @@ TASK_SECONDS = 6e-3
 LAYER_SECONDS = 5.3e-9
 """Seconds for the diagnostics of a hidden layer at a bin's end, times its width to the power of 2.5."""
 
+DIAGNOSTICS_SECONDS = 6e-3
+"""Seconds for the metrics on request at a bin's end, of a small network; they also make an example a third longer."""
+
 STATE_ARRAYS = 4
 """Copies of the weights that a learner keeps: themselves, gradients or Adam's moments, and working memory."""
 PROCESS_BYTES = 250e6
@@ -123,7 +126,8 @@ def together(config: OnlineConfig, engine: str) -> int:
 def seconds(config: OnlineConfig, engine: str, runs: int) -> float:
     """Estimated time of a number of runs on one core."""
     cost = COSTS[engine, config.problem.name]
-    return math.ceil(runs / cost.lanes) * cost.lanes * cost.seconds(config)
+    asked = runs * config.bins * DIAGNOSTICS_SECONDS if config.diagnostics else 0.0
+    return math.ceil(runs / cost.lanes) * cost.lanes * cost.seconds(config) * (1.3 if config.diagnostics else 1.0) + asked
 
 
 def memory_bytes(config: OnlineConfig, engine: str, runs: int) -> float:

@@ -24,10 +24,10 @@ def test_known_singular_values():
 
 
 def test_dead_layers_have_rank_zero_and_diverged_ones_none():
-    assert describe(np.zeros((5, 4))) == (1.0, 0.0, 0.0)
+    assert describe(np.zeros((5, 4))) == (1.0, 0.0, 0.0, 0.0)
     h = np.zeros((5, 4))
     h[0, 1] = 2
-    assert describe(h) == (0.75, 1.0, 1.0)
+    assert describe(h) == (0.75, 1.0, 1.0, 1.0)
     h[0, 1] = np.nan
     found = describe(h)
     assert found.dead == 0.75 and np.isnan(found.stable_rank) and np.isnan(found.effective_rank)

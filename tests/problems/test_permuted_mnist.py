@@ -15,6 +15,7 @@ SMALL = Images(
     (np.arange(50 * 12).reshape(50, 12) % 251).astype(np.uint8),
     (np.arange(50) % 10).astype(np.uint8),
     np.zeros((3, 12), np.uint8),
+    np.zeros(3, np.uint8),
 )
 
 

@@ -21,7 +21,7 @@ def small_images(pixels=25, count=400):
     noisy = patterns[labels] + rng.integers(-40, 41, (count, pixels))
     images = np.where(rng.random((count, pixels)) < 0.8, np.clip(noisy, 0, 255), 0) * (patterns[labels] > 0)
     images = images.astype(np.uint8)
-    return Images(images, labels, images[:60, ::-1].copy())
+    return Images(images, labels, images[:60, ::-1].copy(), labels[:60])
 
 
 def make_config(algorithm, optimizer=None, hidden=(7, 5), activation="relu", task_length=150, dtype="float64", **rest):

@@ -1,12 +1,15 @@
 """What an engine is: something that advances many runs of one config together, example by example."""
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Metrics = dict[str, NDArray[np.float64]]
 Arrays = dict[str, NDArray[Any]]
@@ -36,6 +39,13 @@ class Engine(Protocol):
     def units(self) -> Metrics:
         """Numbers about the hidden units as generate-and-test sees them now, each [seeds]; see `UNITS`. None by default."""
         return {}
+
+    def networks(self) -> "Iterator[nn.Sequential]":
+        """The network of every run as it is now, in torch, each new: what is done to it does not change the run.
+
+        An engine whose problems have no `diagnostics` has none to show.
+        """
+        return iter(())
 
     def state(self) -> Arrays:
         """Everything that `load_state` needs to continue to the last bit."""

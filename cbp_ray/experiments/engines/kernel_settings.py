@@ -17,6 +17,8 @@ def kernel_settings(config: OnlineConfig) -> tuple[Choices, Numbers]:
         "bound": bound(config.problem.inputs, config.network.activation),
         "bound_out": bound(config.sizes[-2], "linear"),
         "layer_norm": config.network.layer_norm and config.algorithm.hidden,
+        # The statistics of OnlineNorm would have moved before the example is shown again.
+        "plasticity": config.diagnostics and not method.get("normalized"),
         **config.optimizer.kernel(),
         **method,
     }

@@ -1,7 +1,7 @@
 """`engine="kernel"` for Bit-Flipping: blocks of runs through the lane kernel, one after the other on the calling thread."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from cbp_ray.kernels.lane_state import Shape, State, Total, new_scratch, new_sta
 from cbp_ray.kernels.lane_step import specialised_learner
 from cbp_ray.kernels.lanes import WIDTH, aligned_zeros
 from cbp_ray.problems.bit_flipping import TABLE_BITS, BitFlippingConfig
+from cbp_ray.problems.problem import SAMPLE_PLASTICITY
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CHUNK = 2048
 """Most examples per kernel call: their bits and targets stay in the second-level cache."""
@@ -44,6 +48,9 @@ class LaneEngine(Engine):
     def units(self) -> Metrics:
         parts = [block.units() for block in self._blocks]
         return {name: np.concatenate([part[name] for part in parts])[: self.runs] for name in parts[0]}
+
+    def networks(self) -> "Iterator[nn.Sequential]":
+        return (self._blocks[run // WIDTH].network(run % WIDTH) for run in range(self.runs))
 
     def state(self) -> Arrays:
         return {
@@ -167,6 +174,18 @@ class LaneBlock:
         utility = estimates.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         return {"age": self.state.age.mean(axis=0, dtype=np.float64), "utility": utility}
 
+    def network(self, lane: int) -> "nn.Sequential":
+        """The network of one run in torch."""
+        from cbp_ray.experiments.engines.torch_learner import LayerState, make_network
+
+        m, state = self.shape.inputs, self.state
+        units, rows = unit_parameters(state.parameters, self.shape)[..., lane], unit_rows(0, m)
+        norm = units[:, rows.gain], units[:, rows.shift], state.mean[:, lane], state.variance[:, lane]
+        layers = [LayerState(units[:, :m], units[:, rows.bias], *norm)]
+        if self.choices.hidden:
+            layers.append(LayerState(units[None, :, rows.out], state.parameters[-1:, lane]))
+        return make_network(self.config, m, layers)
+
     def _metrics(self, examples: int) -> Metrics:
         n, m = self.shape
         totals, units = self.state.totals, unit_parameters(self.state.parameters, self.shape)
@@ -181,6 +200,9 @@ class LaneBlock:
             "replacements": totals[Total.REPLACED].copy(),
             "nonfinite_utilities": totals[Total.NONFINITE].copy(),
         }
+        if self.config.diagnostics:
+            measured = self.choices.plasticity
+            metrics[SAMPLE_PLASTICITY] = totals[Total.PLASTICITY] / examples if measured else np.full(WIDTH, np.nan)
         if not self.choices.hidden:
             metrics |= {name: np.full(WIDTH, np.nan) for name in self.problem.hidden_metrics}
         return metrics

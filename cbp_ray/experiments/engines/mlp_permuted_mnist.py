@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,11 @@ from cbp_ray.kernels.choices import Rule, Tester
 from cbp_ray.kernels.mlp_state import State, Stream, Total, make_layout, make_stream, matrix, new_scratch, new_state, of_level
 from cbp_ray.kernels.mlp_step import specialised_classifier
 from cbp_ray.problems.mnist_files import Images, load
-from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnistConfig
+from cbp_ray.problems.permuted_mnist import HELD_EXAMPLES, WHITE, PermutedMnistConfig
+from cbp_ray.problems.problem import SAMPLE_PLASTICITY
+
+if TYPE_CHECKING:
+    from torch import nn
 
 EXAMPLES_AT_ONCE = 4096
 """Examples per call of the kernel, which Ctrl-C can't interrupt: a call takes seconds at width 2000."""
@@ -44,7 +48,7 @@ class MlpEngine(Engine):
         images = load(config.problem.dataset) if images is None else images
         classifier = classifier or specialised_classifier(kernel_settings(config)[0])
         self._config = config
-        held = (images.held_images[: hidden_outputs.HELD_EXAMPLES] / WHITE).astype(config.dtype)
+        held = (images.held_images[:HELD_EXAMPLES] / WHITE).astype(config.dtype)
         self.runs = [MlpRun(config, seed, images, stream, held, classifier) for seed in seeds]
 
     def advance(self, examples: int) -> Metrics:
@@ -56,11 +60,14 @@ class MlpEngine(Engine):
             for seen in run.learn_in_parts(examples):
                 yield (number * examples + seen) // len(self.runs)
             bins.append(run.metrics(examples))
-        return {name: np.array([b[name] for b in bins]) for name in self._config.metrics}
+        return {name: np.array([b[name] for b in bins]) for name in self._config.engine_metrics}
 
     def units(self) -> Metrics:
         each = [run.units() for run in self.runs]
         return {name: np.array([units[name] for units in each]) for name in each[0]}
+
+    def networks(self) -> "Iterator[nn.Sequential]":
+        return (run.network() for run in self.runs)
 
     def state(self) -> Arrays:
         arrays = ((f"{k}/{name}", getattr(run.state, name)) for k, run in enumerate(self.runs) for name in State._fields)
@@ -153,6 +160,7 @@ class MlpRun:
             **hidden_outputs.layer_metrics([float(np.abs(w).mean(dtype=np.float64)) for w in weights], self._describe(weights)),
             "replacements": float(totals[Total.REPLACED]),
             "nonfinite_utilities": float(totals[Total.NONFINITE]),
+            SAMPLE_PLASTICITY: totals[Total.PLASTICITY] / examples if self.choices.plasticity else np.nan,
         }
 
     def units(self) -> dict[str, float]:
@@ -170,6 +178,16 @@ class MlpRun:
             estimates = utility[known].astype(np.float64) / correction[known]
             utilities.append(float(estimates.mean()) if len(estimates) else np.nan)
         return {"age": float(np.mean(ages)), "utility": float(np.mean(utilities))} if ages else {}
+
+    def network(self) -> "nn.Sequential":
+        """The network in torch."""
+        from cbp_ray.experiments.engines.torch_learner import LayerState, make_network
+
+        state, layers = self.state, []
+        for layer in range(self.layers):
+            by_unit = (state.bias, state.gain, state.shift, state.mean, state.variance)
+            layers.append(LayerState(self.weights(layer).T, *(of_level(array, self.layout, layer + 1) for array in by_unit)))
+        return make_network(self.config, self.sizes[0], layers)
 
     def _describe(self, weights: list[NDArray[Any]]) -> list[hidden_outputs.Representation]:
         """The hidden layers on held examples of the latest task."""

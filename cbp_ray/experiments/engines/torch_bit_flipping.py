@@ -57,5 +57,6 @@ class BitFlippingRun(Learner):
             "input_gradient": sum(gradients) / examples,
             "dead": float((torch.cat(largest) == 0).double().mean()) if units else np.nan,
             **{name: float(count[0] - before[name][0]) for name, count in self.counts().items()},
+            **{name: float(mean[0]) for name, mean in self.sample_plasticity(examples).items()},
         }
         return metrics if units else metrics | dict.fromkeys(self.hidden_metrics, np.nan)

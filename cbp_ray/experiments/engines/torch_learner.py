@@ -1,24 +1,32 @@
 """Runs of the torch engine: one learner, several of them one after the other, and their states as plain arrays."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cbp_ray.activations import ACTIVATIONS
-from cbp_ray.algorithm import initialize
+from cbp_ray.activations import ACTIVATIONS, SMALLEST_LOSS
+from cbp_ray.algorithm import OnlineNorm, initialize
 from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
-from cbp_ray.problems.problem import COUNTS
+from cbp_ray.problems.problem import COUNTS, SAMPLE_PLASTICITY
 
 
 def build_network(config: OnlineConfig, seed: int, inputs: int, restart: int = 0) -> nn.Sequential:
     """The learner of one run, at the initial weights of its first or a later beginning."""
+    model = bare_network(config, inputs)
+    initialize(model, "kaiming", activation=config.network.activation, seed=seed, restart=restart)
+    return model
+
+
+def bare_network(config: OnlineConfig, inputs: int) -> nn.Sequential:
+    """A network for these inputs whose weights are still to be set."""
     sizes, modules = [inputs, *config.sizes[1:]], list[nn.Module]()
     for fan_in, units in pairwise(sizes[:-1]):
         modules.append(nn.Linear(fan_in, units))
@@ -28,8 +36,32 @@ def build_network(config: OnlineConfig, seed: int, inputs: int, restart: int = 0
         if config.network.layer_norm:
             modules.append(nn.LayerNorm(units))
         modules.append(getattr(nn, ACTIVATIONS[config.network.activation].module)())
-    model = nn.Sequential(*modules, nn.Linear(sizes[-2], sizes[-1])).to(getattr(torch, config.dtype))
-    initialize(model, "kaiming", activation=config.network.activation, seed=seed, restart=restart)
+    return nn.Sequential(*modules, nn.Linear(sizes[-2], sizes[-1])).to(getattr(torch, config.dtype))
+
+
+class LayerState(NamedTuple):
+    """A layer of weights, and the norm behind it, as plain arrays."""
+
+    weight: NDArray[Any]
+    """[units, inputs]."""
+    bias: NDArray[Any]
+    gain: NDArray[Any] | None = None
+    shift: NDArray[Any] | None = None
+    mean: NDArray[Any] | None = None
+    variance: NDArray[Any] | None = None
+
+
+def make_network(config: OnlineConfig, inputs: int, layers: Sequence[LayerState]) -> nn.Sequential:
+    """The network whose layers are in this state; what its norm does not have is ignored."""
+    model, number = bare_network(config, inputs), -1
+    names = {"weight": "gain", "bias": "shift", "mean": "mean", "variance": "variance"}
+    with torch.no_grad():
+        for module in model:
+            number += isinstance(module, nn.Linear)
+            for name, tensor in module.state_dict().items():
+                source = name if isinstance(module, nn.Linear) else names.get(name)
+                if source is not None:
+                    tensor.copy_(torch.from_numpy(np.ascontiguousarray(getattr(layers[number], source))))
     return model
 
 
@@ -57,6 +89,8 @@ class Learner:
         # Drawn on the CPU and then moved: the initial weights are the same on every device.
         each = [build_network(config, one, inputs) for one in ([seed] if isinstance(seed, int) else seed)]
         self.model = (each[0] if isinstance(seed, int) else stack(each)).to(self.device)
+        # Shown each example again after its step. It is a copy, so that the method does not see it.
+        self.twin = copy.deepcopy(self.model).eval() if config.diagnostics else None
         self.optimizer = config.optimizer.make(self.model.parameters(), config.algorithm.decay)
         self.after_step = config.algorithm.after_step(self.model, self.optimizer, seed)
         self.activations = [m for m in self.model if type(m).__name__ in {a.module for a in ACTIVATIONS.values()}]
@@ -65,6 +99,8 @@ class Learner:
         self.report: Any = None
         self.period = config.problem.change_period if config.algorithm.restarts else None
         self._origin = config, seed, inputs
+        self.normalized = any(isinstance(module, OnlineNorm) for module in self.model)
+        self.plasticity = torch.zeros(self.networks, dtype=torch.float64, device=self.device)
 
     def learn(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Learns from one example: predicts, updates, and lets the method act.
@@ -82,7 +118,26 @@ class Learner:
         self.optimizer.step()
         if self.after_step is not None:
             self.report = self.after_step.step()
+        if self.twin is not None:
+            self.plasticity += self._sample_plasticity(x, y, loss.detach())
         return prediction.detach(), loss.detach()
+
+    @torch.no_grad()
+    def _sample_plasticity(self, x: Tensor, y: Tensor, before: Tensor) -> Tensor:
+        """The part of an example's loss that its step has removed (Elsayed and Mahmood 2024), [networks]."""
+        assert self.twin is not None
+        self.twin.load_state_dict(self.model.state_dict())
+        removed = 1 - self.loss(self.twin(x), y).double() / before.double().clamp(min=SMALLEST_LOSS)
+        return torch.where(removed > 0, removed, 0.0).reshape(self.networks)
+
+    def sample_plasticity(self, examples: int) -> dict[str, NDArray[np.float64]]:
+        """The metric over the latest examples, [networks], if it was asked for; then begins anew."""
+        if self.twin is None:
+            return {}
+        # Statistics of OnlineNorm have moved between the two losses.
+        mean = self.plasticity.cpu().numpy() / (np.nan if self.normalized else examples)
+        self.plasticity.zero_()
+        return {SAMPLE_PLASTICITY: mean}
 
     def _restart(self, number: int) -> None:
         """Begins again with new weights, for an oracle."""
@@ -144,11 +199,17 @@ class TorchRuns(Engine):
 
     def advance(self, examples: int) -> Metrics:
         bins = [run.advance(examples) for run in self._runs]
-        return {name: np.array([b[name] for b in bins]) for name in self._config.metrics}
+        return {name: np.array([b[name] for b in bins]) for name in self._config.engine_metrics}
 
     def units(self) -> Metrics:
         each = [run.units() for run in self._runs]
         return {name: np.concatenate([units[name] for units in each]) for name in each[0]}
+
+    def networks(self) -> Iterator[nn.Sequential]:
+        for run in self._runs:
+            model = bare_network(self._config, run.layers[0].in_features)
+            model.load_state_dict(run.model.state_dict())
+            yield model
 
     def state(self) -> Arrays:
         return {f"{number}/{name}": array for number, run in enumerate(self._runs) for name, array in flatten(run.state())}

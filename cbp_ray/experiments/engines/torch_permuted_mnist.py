@@ -1,6 +1,6 @@
 """`engine="torch"` for Permuted MNIST: the reference for the sparse kernel, run after run or with all runs stacked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,9 +10,9 @@ from cbp_ray.algorithm.stacked_linear import load_run
 from cbp_ray.experiments import hidden_outputs
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
-from cbp_ray.experiments.engines.torch_learner import Learner, TorchRuns, build_network, flatten, unflatten
+from cbp_ray.experiments.engines.torch_learner import Learner, TorchRuns, bare_network, flatten, unflatten
 from cbp_ray.problems.mnist_files import Images
-from cbp_ray.problems.permuted_mnist import WHITE, PermutedMnist, PermutedMnistConfig
+from cbp_ray.problems.permuted_mnist import HELD_EXAMPLES, WHITE, PermutedMnist, PermutedMnistConfig
 
 TAKEN_AT_ONCE, TAKEN_OF_STACK = 4096, 512
 """Number of examples whose images are made at a time, which bounds the memory: of one run, and of every run of a stack."""
@@ -54,6 +54,7 @@ class MnistRun(Learner):
             "loss": loss / examples,
             **describe(self, self.problem, self.model),
             **{name: float(count[0] - before[name][0]) for name, count in self.counts().items()},
+            **{name: float(mean[0]) for name, mean in self.sample_plasticity(examples).items()},
         }
 
 
@@ -68,7 +69,7 @@ def take(learner: Learner, problem: PermutedMnist, count: int) -> tuple[Tensor, 
 def describe(learner: Learner, problem: PermutedMnist, model: nn.Sequential) -> dict[str, float]:
     """The metrics of a network's weights, and of its hidden layers on held examples of the latest task."""
     task = (learner.examples - 1) // problem.task_length
-    held = problem.permuted(problem.data.held_images[: hidden_outputs.HELD_EXAMPLES], task)
+    held = problem.permuted(problem.data.held_images[:HELD_EXAMPLES], task)
     x = torch.from_numpy(held).to(learner.device, learner.dtype).div_(WHITE)
     layers = [module for module in model if isinstance(module, nn.Linear)]
     hidden = []
@@ -99,7 +100,7 @@ class StackedRuns(Engine):
         self.problems = [make_problem(config, seed, images) for seed in seeds]
         self.learner = Learner(config, tuple(seeds), self.problems[0].inputs, self._losses, device)
         # A plain network, which gets the weights of one run at a time.
-        self.single = build_network(config, 0, self.problems[0].inputs).to(self.learner.device)
+        self.single = bare_network(config, self.problems[0].inputs).to(self.learner.device)
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs.view(self.runs, -1), labels, reduction="none")
@@ -126,11 +127,18 @@ class StackedRuns(Engine):
             "loss": loss.cpu().numpy() / examples,
             **{name: np.array([found[name] for found in at_end]) for name in at_end[0]},
             **{name: count - before[name] for name, count in learner.counts().items()},
+            **learner.sample_plasticity(examples),
         }
-        return {name: metrics[name] for name in self.config.metrics}
+        return {name: metrics[name] for name in self.config.engine_metrics}
 
     def units(self) -> Metrics:
         return self.learner.units()
+
+    def networks(self) -> Iterator[nn.Sequential]:
+        for run in range(self.runs):
+            model = bare_network(self.config, self.problems[0].inputs)
+            load_run(model, self.learner.model, run, self.runs)
+            yield model
 
     def state(self) -> Arrays:
         return dict(flatten(self.learner.state()))
