@@ -43,6 +43,12 @@ output_option = click.option(
 )
 
 
+decide_option = click.option(
+    "--decide",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Look again at comparisons that are undecided, with N runs of the settings that they read (seeds 0 to N - 1).",
+)
 RIVALS = "rivals"
 STREAMS = ("bit_flipping",)
 """Of the comparison of methods: its name, and what it is made on."""
@@ -54,7 +60,8 @@ STREAMS = ("bit_flipping",)
 @storage_option
 @output_option
 @address_option
-def reproduce(figure: str, scale: str, storage: str, output: str | None, address: str | None) -> int:
+@decide_option
+def reproduce(figure: str, scale: str, storage: str, output: str | None, address: str | None, decide: int | None) -> int:
     """Run the sweeps of a figure, draw it and check its claims.
 
     FIG is a key listed by `cbp-ray figures`, the name of a problem, `all` (those that can be reproduced in this version),
@@ -68,10 +75,13 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
       cbp-ray reproduce bit-flipping
       cbp-ray reproduce permuted-mnist --scale laptop
       cbp-ray reproduce all --scale smoke --storage /tmp/try
+      cbp-ray reproduce bit-flipping --decide 1000
       cbp-ray reproduce rivals
       cbp-ray reproduce fig6 --storage s3://bucket/cbp --output figures
     """
     if figure == RIVALS:
+        if decide is not None:
+            raise InputError("--decide: is for figures of the paper, got it with rivals; leave it out")
         return _reproduce_rivals(scale, storage, output, address)
     figures = chosen(figure)
     from cbp_ray.figures.provenance import Reproduction
@@ -86,17 +96,29 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
     if scale == "paper":
         _say_if_long(figures)
     outcomes = [run_and_show(sweep, storage, address) for sweep in join(sweeps, figure)]
-    if failed := sum(outcome.failed for outcome in outcomes):
-        click.echo(f"{failed} trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
-        return 1
-    findings = [finding for product in _produce(figures, sweeps, storage, directory) for finding in product.findings]
+    if any(outcome.failed for outcome in outcomes):
+        return _say_failed(storage)
+    if decide is not None:
+        from cbp_ray.figures.decisions import further_sweeps
+        from cbp_ray.figures.reproduce import read_settings
+
+        further = further_sweeps(figures, sweeps, [read_settings(sweep, storage) for sweep in sweeps], decide)
+        for sweep in join([sweep for sweep in further if sweep is not None], f"{figure}-decide"):
+            click.echo(f"undecided: {decide:,} runs of {len(sweep.configurations)} settings", err=True)
+            outcomes.append(run_and_show(sweep, storage, address))
+        if any(outcome.failed for outcome in outcomes):
+            return _say_failed(storage)
+    products = _produce(figures, sweeps, storage, directory, decide)
+    findings = [finding for product in products for finding in product.findings]
     Reproduction(
-        command=f"cbp-ray reproduce {figure}" + ("" if scale == "paper" else f" --scale {scale}"),
+        command=f"cbp-ray reproduce {figure}"
+        + ("" if scale == "paper" else f" --scale {scale}")
+        + ("" if decide is None else f" --decide {decide}"),
         figures=[f.key for f in figures],
         scale=scale,
         runs=sum(outcome.runs_done for outcome in outcomes),
         stored_runs=sum(outcome.stored_runs for outcome in outcomes),
-        failed=failed,
+        failed=0,
         sweep_seconds=sum(outcome.seconds for outcome in outcomes),
         seconds=time.monotonic() - begun,
     ).append_to(directory)
@@ -108,13 +130,14 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
 @scale_option
 @storage_option
 @output_option
+@decide_option
 @click.option(
     "--docs",
     metavar="DOCS",
     type=click.Path(file_okay=False, path_type=Path),
     help="Also write results.md, figures and numbers to this folder.",
 )
-def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path | None) -> int:
+def plot(figure: str, scale: str, storage: str, output: str | None, decide: int | None, docs: Path | None) -> int:
     """Draw a figure, or any sweep, from stored results, without running anything.
 
     For a figure of the paper, writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails. For a
@@ -131,6 +154,8 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
     if figure not in FIGURES and figure not in GROUPS:
         if docs is not None:
             raise InputError(f"--docs: is for figures of the paper, got it with {figure!r}; use --output")
+        if decide is not None:
+            raise InputError(f"--decide: is for figures of the paper, got it with {figure!r}; leave it out")
         return _plot_sweep(Path(figure), scale, storage, output)
     figures = chosen(figure)
     from cbp_ray.figures.reproduce import load_figure
@@ -138,7 +163,7 @@ def plot(figure: str, scale: str, storage: str, output: str | None, docs: Path |
     storage = options.check_storage(storage, writes=False)
     directory = _directory(storage, output, scale)
     sweeps = [load_figure(f, scale) for f in figures]
-    products = _produce(figures, sweeps, storage, directory)
+    products = _produce(figures, sweeps, storage, directory, decide)
     if docs is not None:
         from cbp_ray.figures.documentation import write_documentation
 
@@ -271,13 +296,21 @@ def _say_if_long(figures: Sequence[Figure]) -> None:
         click.echo(f"All runs take about {times} with --scale laptop.", err=True)
 
 
-def _produce(figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: str, directory: Path) -> "list[Product]":
-    from cbp_ray.figures.reproduce import produce, read_settings, show_in_tensorboard
+def _produce(
+    figures: Sequence[Figure], sweeps: "Sequence[Sweep]", storage: str, directory: Path, decide: int | None
+) -> "list[Product]":
+    from cbp_ray.figures.reproduce import check, produce, read_settings, show_in_tensorboard
 
     # All are read before any is written: what is missing is found out at once.
     settings = [read_settings(sweep, storage) for sweep in sweeps]
+    findings = [check(figure, found) for figure, found in zip(figures, settings, strict=True)]
+    if decide is not None:
+        from cbp_ray.figures.decisions import decided
+
+        findings = decided(figures, sweeps, settings, findings, storage, decide)
     options.check_writable(directory, "--output")
-    products = [produce(figure, found, directory) for figure, found in zip(figures, settings, strict=True)]
+    whole = zip(figures, settings, findings, strict=True)
+    products = [produce(figure, found, directory, judged) for figure, found, judged in whole]
     for product, sweep in zip(products, sweeps, strict=True):
         show_in_tensorboard(product, sweep, storage)
     return products

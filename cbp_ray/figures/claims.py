@@ -8,7 +8,8 @@ by Bonferroni, from bootstrap resamples of the runs (`statistics.interval`). The
 - is **undecided** otherwise, and always with fewer than `LEAST_RUNS` runs.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Concatenate, ParamSpec
@@ -21,6 +22,8 @@ from cbp_ray.figures.statistics import Array
 
 LEVEL = 0.95
 """Probability that all intervals of a claim together hold the true values."""
+JUMPS = 50
+"""A statistic with fewer values among its resamples is not continuous."""
 LEAST_RUNS = 5
 """Number of runs per setting below which nothing is decided."""
 
@@ -48,8 +51,8 @@ class Cell:
 class Evidence:
     """The settings of a figure, and means over all runs and over resamples of them."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self._weights = settings, statistics.resampling_weights(settings.runs)
+    def __init__(self, settings: Settings, resamples: int = statistics.RESAMPLES) -> None:
+        self.settings, self._weights = settings, statistics.resampling_weights(settings.runs, resamples)
 
     def mean(self, per_run: Array) -> Array:
         """Means [..., 1 + resamples] of per-run values [..., runs]."""
@@ -147,6 +150,10 @@ class CellFinding:
     low: float
     high: float
     verdict: Verdict
+    runs: int
+    """Number of runs per setting."""
+    needed: int | None = None
+    """If it is undecided, about how many runs would decide it, should the estimate be right; None if that can't be told."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ class Finding:
     definition: str
     verdict: Verdict
     runs: int
-    """Number of runs per setting."""
+    """Number of runs per setting, the least of all cells."""
     level: float
     """Confidence level of the interval of each cell."""
     cells: tuple[CellFinding, ...]
@@ -174,16 +181,33 @@ def evaluate(claim: Claim, evidence: Evidence) -> Finding:
     """Judges one claim by the evidence."""
     cells = list(claim.cells(evidence))
     level = 1 - (1 - LEVEL) / len(cells)
-    runs = [cell.runs or evidence.settings.runs for cell in cells]
-    findings = tuple(_judge(cell, level, count) for cell, count in zip(cells, runs, strict=True))
-    verdicts = {cell.verdict for cell in findings}
+    return conclude(claim, [judge(cell, level, cell.runs or evidence.settings.runs) for cell in cells], level)
+
+
+def conclude(claim: Claim, cells: Sequence[CellFinding], level: float) -> Finding:
+    """The finding of a claim from those of its comparisons."""
+    verdicts = {cell.verdict for cell in cells}
     verdict = next(worst for worst in (Verdict.FAILS, Verdict.UNDECIDED, Verdict.HOLDS) if worst in verdicts)
-    return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, min(runs), level, findings)
+    runs = min(cell.runs for cell in cells)
+    return Finding(claim.key, claim.figure, claim.quote, claim.definition, verdict, runs, level, tuple(cells))
 
 
-def _judge(cell: Cell, level: float, runs: int) -> CellFinding:
+def judge(cell: Cell, level: float, runs: int) -> CellFinding:
+    """Judges one comparison by its interval."""
     low, high = statistics.interval(cell.statistic, level, runs)
     verdict = Verdict.UNDECIDED
     if runs >= LEAST_RUNS and (low > 0 or high < 0):
         verdict = Verdict.HOLDS if low > 0 else Verdict.FAILS
-    return CellFinding(cell.name, float(cell.statistic[0]), low, high, verdict)
+    needed = _runs_needed(cell.statistic, low, high, runs) if verdict is Verdict.UNDECIDED else None
+    return CellFinding(cell.name, float(cell.statistic[0]), low, high, verdict, runs, needed)
+
+
+def _runs_needed(statistic: Array, low: float, high: float, runs: int) -> int | None:
+    """So many that the interval, which narrows with their square root, would end at zero."""
+    estimate = float(statistic[0])
+    # A count, or a share of few settings, jumps; its interval does not narrow so.
+    jumps = len(np.unique(statistic)) < JUMPS
+    if runs < LEAST_RUNS or jumps or estimate == 0:
+        return None
+    reach = estimate - low if estimate > 0 else high - estimate
+    return math.ceil(runs * (reach / estimate) ** 2)

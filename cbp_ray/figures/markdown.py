@@ -38,8 +38,17 @@ def claims_table(findings: Iterable[Finding]) -> str:
 
 def cells_table(finding: Finding) -> str:
     """A table with one line per comparison of a claim."""
-    rows = [[cell.name, _number(cell.estimate), _interval(cell), MARKS[cell.verdict]] for cell in finding.cells]
-    return _table(["comparison", "value", f"{finding.level:.2%} interval", "verdict"], rows)
+    rows = [[cell.name, _number(cell.estimate), _interval(cell), _verdict(cell)] for cell in finding.cells]
+    header = ["comparison", "value", f"{finding.level:.2%} interval", "verdict"]
+    if len({cell.runs for cell in finding.cells}) > 1:
+        header.append("runs")
+        rows = [[*row, f"{cell.runs:,}"] for row, cell in zip(rows, finding.cells, strict=True)]
+    return _table(header, rows)
+
+
+def _verdict(cell: CellFinding) -> str:
+    needed = "" if cell.needed is None else f"; about {float(f'{cell.needed:.2g}'):,.0f} runs would tell"
+    return MARKS[cell.verdict] + needed
 
 
 def numbers_table(rows: Sequence[Mapping[str, Any]]) -> str:

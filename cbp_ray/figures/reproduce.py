@@ -69,8 +69,14 @@ class Product:
     """The files written."""
 
 
-def produce(figure: Figure, settings: Settings, directory: Path) -> Product:
-    """Draws a figure, writes its table, and checks its claims.
+def check(figure: Figure, settings: Settings) -> list[Finding]:
+    """What the runs say of a figure's claims."""
+    evidence = Evidence(settings)
+    return [evaluate(claim, evidence) for claim in figure.claims]
+
+
+def produce(figure: Figure, settings: Settings, directory: Path, findings: Sequence[Finding] | None = None) -> Product:
+    """Draws a figure, writes its table, and checks its claims, if what was found is not given.
 
     Writes `<key>.png`, `.pdf`, `.csv` and `.md` (the numbers), `<key>_claims.json` and `.md`.
     """
@@ -80,8 +86,7 @@ def produce(figure: Figure, settings: Settings, directory: Path) -> Product:
     path = directory / figure.key
     figure.drawing(settings, path)
     rows = tables.settings_table(figure, settings)
-    evidence = Evidence(settings)
-    findings = [evaluate(claim, evidence) for claim in figure.claims]
+    findings = check(figure, settings) if findings is None else list(findings)
     texts = {
         f"{figure.key}.csv": tables.to_csv(rows),
         f"{figure.key}.md": f"# {figure.title}\n\n{markdown.numbers_table(rows)}",

@@ -205,7 +205,7 @@ def test_findings_as_json_and_markdown_have_every_comparison() -> None:
     listed = json.loads(claims_json(found))
     assert [entry["key"] for entry in listed] == [f.key for f in found]
     assert listed[0]["verdict"] == "holds"
-    assert set(listed[0]["cells"][0]) == {"name", "estimate", "low", "high", "verdict"}
+    assert set(listed[0]["cells"][0]) == {"name", "estimate", "low", "high", "verdict", "runs", "needed"}
     text = claims_markdown(found)
     for finding in found:
         assert finding.quote in text
