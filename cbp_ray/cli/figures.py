@@ -65,7 +65,8 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
     """Run the sweeps of a figure, draw it and check its claims.
 
     FIG is a key listed by `cbp-ray figures`, the name of a problem, `all` (those that can be reproduced in this version),
-    or `rivals`: every method with a grid of its own, the best of each on fresh seeds, and claims of other papers. Writes
+    `plain-norm` (figures 6 and 19 with an OnlineNorm without scale and bias), or `rivals`: every method with a grid of
+    its own, the best of each on fresh seeds, and claims of other papers. Writes
     PNG, PDF, tables and the verdict on each claim to DIR/figures/SCALE, or to FOLDER/SCALE; exits with 1 if a claim fails.
     Runs that are stored already are not repeated: interrupt it at any time, and start it again.
 

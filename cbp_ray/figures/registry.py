@@ -13,8 +13,9 @@ FIGURES: dict[str, Figure] = {figure.key: figure for figure in _ALL}
 GROUPS: dict[str, list[Figure]] = {
     **{problem: [f for f in _ALL if f.problem == problem] for problem in dict.fromkeys(f.problem for f in _ALL)},
     "all": _ALL,
+    "plain-norm": list(bit_flipping.PLAIN_NORM),
 }
-"""What else may be asked for: all figures of a problem, or all there are."""
+"""What else may be asked for: all figures of a problem, all there are, or variants of some."""
 
 
 def chosen(name: str) -> list[Figure]:

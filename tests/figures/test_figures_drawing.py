@@ -10,7 +10,7 @@ from made_up_results import RUNS, setting, world
 
 from cbp_ray.figures import style, tables
 from cbp_ray.figures.claims import Verdict
-from cbp_ray.figures.registry import FIGURES
+from cbp_ray.figures.registry import FIGURES, GROUPS
 from cbp_ray.figures.reproduce import load_figure, produce
 from cbp_ray.figures.results import Settings
 from cbp_ray.sweeps.sweep import join
@@ -148,6 +148,18 @@ def test_the_table_of_bins_has_means_and_standard_errors() -> None:
     assert table["bin"] == list(range(50))
     np.testing.assert_allclose(table["error_mean"], one.curves.mean("error"), rtol=1e-6)
     np.testing.assert_allclose(table["error_se"], one.curves.standard_error("error"), rtol=1e-6)
+
+
+def test_figures_with_a_smaller_norm_differ_in_nothing_else(tmp_path: Path) -> None:
+    claims = {claim.key for figure in GROUPS["plain-norm"] for claim in figure.claims}
+    assert claims >= {f"fig19-plain-norm.online-norm-{name}" for name in ("saturates-least", "gradient", "error")}
+    for figure in GROUPS["plain-norm"]:
+        plain, whole = load_figure(figure), load_figure(FIGURES[figure.key.removesuffix("-plain-norm")])
+        for one, other in zip(plain.configurations, whole.configurations, strict=True):
+            given = one.config.algorithm.model_dump(), other.config.algorithm.model_dump()
+            assert given[0] == {**given[1], **({"affine": False} if one.group == "online_norm" else {})}
+        product = produce(figure, world(figure.key.removesuffix("-plain-norm"), as_in_the_paper=True), tmp_path)
+        assert {finding.verdict for finding in product.findings} == {Verdict.HOLDS}
 
 
 def test_figures_share_their_runs() -> None:

@@ -15,6 +15,7 @@ These definitions were fixed before any run of the figures. The adjustment came 
 which the variation of the data alone made late error and low point differ by some 10%.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from cbp_ray.figures.bit_flipping import comparisons as compare
@@ -358,3 +359,19 @@ FIGURES = (
         ),
     ),
 )
+
+
+def _with_plain_norm(figure: Figure) -> Figure:
+    """A figure with an OnlineNorm that has no learned scale and bias, and what it says of OnlineNorm."""
+    key = f"{figure.key}-plain-norm"
+    about = [claim for claim in figure.claims if "online-norm" in claim.key or claim.key == "fig6.better-than-bp"]
+    return replace(
+        figure,
+        key=key,
+        title=f"{figure.title} (OnlineNorm without scale and bias)",
+        claims=tuple(replace(claim, key=claim.key.replace(figure.key, key)) for claim in about),
+    )
+
+
+PLAIN_NORM = tuple(_with_plain_norm(figure) for figure in FIGURES if figure.key in ("fig6", "fig19"))
+"""Not figures of the paper: what its figures would be with a smaller OnlineNorm, which it may have meant."""
