@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from cbp_ray.activations import GAINS
 from cbp_ray.randomness import Purpose, uniforms
 
+PYTORCH = "pytorch"
 Kind = Literal["uniform", "normal", "truncated_normal", "orthogonal", "empirical"]
 
 
@@ -86,7 +87,12 @@ class Distribution:
 
 
 def bound(fan_in: int, activation: str) -> float:
-    """b of the Kaiming distribution U(-b, b), with b = gain·√(3 / fan_in) (He et al. 2015; section 3 of the paper)."""
+    """b of the Kaiming distribution U(-b, b), with b = gain·√(3 / fan_in) (He et al. 2015; section 3 of the paper).
+
+    For `PYTORCH` instead of an activation, b of PyTorch's own weights.
+    """
+    if activation == PYTORCH:
+        return 1 / math.sqrt(fan_in)
     return GAINS[activation] * math.sqrt(3 / fan_in)
 
 

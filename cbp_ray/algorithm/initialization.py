@@ -1,6 +1,7 @@
 """Initial distributions of a network's layers: recorded, named, or recognised from the weights."""
 
 import math
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -66,7 +67,13 @@ def distribution_of(scheme: Scheme, module: UnitModule, activation: str | None) 
 
 @torch.no_grad()
 def initialize(
-    model: nn.Module, scheme: Scheme = "kaiming", *, activation: str = "tanh", seed: int = 0, restart: int = 0
+    model: nn.Module,
+    scheme: Scheme = "kaiming",
+    *,
+    activation: str = "tanh",
+    seed: int = 0,
+    restart: int = 0,
+    biases: bool = True,
 ) -> None:
     """Draws new weights for every Linear and convolution of `model` and records the distribution for replacements.
 
@@ -76,6 +83,7 @@ def initialize(
       activation: the hidden activation, for the gain of `kaiming`; one of `GAINS`.
       seed: seed of the draws.
       restart: number of the draw, for networks that begin again.
+      biases: whether biases are drawn where the scheme draws them; otherwise they begin at 0.
 
     Example:
       >>> model = nn.Sequential(nn.Linear(20, 5), nn.Tanh(), nn.Linear(5, 1))
@@ -87,14 +95,15 @@ def initialize(
     modules = [(name, m) for name, m in model.named_modules() if isinstance(m, UNIT_MODULES)]
     for number, (name, module) in enumerate(modules):
         distribution = distribution_of(scheme, module, activation if name in hidden else "linear")
+        distribution = distribution if biases else replace(distribution, bias_scale=0.0, bias_mean=0.0)
         units = module.weight.shape[unit_dim(module)]
-        weights, biases = draw_initial(distribution, units, module.weight.numel() // units, seed, number, restart)
+        weights, drawn_biases = draw_initial(distribution, units, module.weight.numel() // units, seed, number, restart)
         drawn = torch.from_numpy(weights)
         if isinstance(module, TRANSPOSED):
             drawn = drawn.view(units, module.weight.shape[0], -1).transpose(0, 1)
         module.weight.copy_(drawn.reshape(module.weight.shape))
         if module.bias is not None:
-            module.bias.copy_(torch.from_numpy(biases))
+            module.bias.copy_(torch.from_numpy(drawn_biases))
         setattr(module, MARK, distribution)
 
 

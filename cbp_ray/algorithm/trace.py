@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from cbp_ray.algorithm import operations as ops
+from cbp_ray.algorithm.input_norm import InputNorm
 from cbp_ray.algorithm.labels import (
     EXPLICIT,
     OTHER,
@@ -343,7 +344,7 @@ class Tracer(fx.Tracer):
     """`torch.fx`, with modules that produce or normalize units as a whole."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, OnlineNorm | UnitModule) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, OnlineNorm | InputNorm | UnitModule) or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         """An activation made during the forward pass is no part of the network: what it calls is."""

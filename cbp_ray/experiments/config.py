@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from cbp_ray.initial_weights import PYTORCH
 from cbp_ray.methods import Method, methods
 from cbp_ray.problems import DEFAULT_PROBLEM, PROBLEMS, Problem
 from cbp_ray.problems.problem import SAMPLE_PLASTICITY
@@ -25,12 +26,17 @@ class NetworkConfig(Model):
     """Activation of the hidden units; also decides the gain of the initial weights."""
     layer_norm: bool = False
     """Layer normalisation (Ba et al. 2016), with a learned scale and bias, before every activation."""
+    input_norm: DecayRate = 0.0
+    """Decay of the running mean and variance by which every input is normalised, 0.99 say; 0 leaves the inputs as they are."""
+    initial_weights: Literal["kaiming", "pytorch"] = "kaiming"
+    """Kaiming's with the activation's gain, as in the paper, or PyTorch's own: U(±1/√inputs). Biases begin at 0."""
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leaves out what is not there: results from before it could be keep their names."""
         settings: dict[str, Any] = handler(self)
-        return {name: value for name, value in settings.items() if name != "layer_norm" or value}
+        later = {name: type(self).model_fields[name].default for name in ("layer_norm", "input_norm", "initial_weights")}
+        return {name: value for name, value in settings.items() if name not in later or value != later[name]}
 
 
 class OptimizerConfig(Model):
@@ -179,6 +185,8 @@ class OnlineConfig(Model):
     @property
     def kinds(self) -> list[str]:
         """Activations of the layers of weights, which decide the gain of their initial weights; the output is linear."""
+        if self.network.initial_weights == PYTORCH:
+            return [PYTORCH] * (len(self.hidden) + 1)
         return [self.network.activation] * len(self.hidden) + ["linear"]
 
     @property

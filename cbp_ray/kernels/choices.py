@@ -95,6 +95,8 @@ class Choices(NamedTuple):
     """Code of the `Rule`."""
     layer_norm: bool = False
     """Layer normalisation stands between the input weights and the activation."""
+    input_norm: bool = False
+    """Inputs are normalised by their running mean and variance."""
     plasticity: bool = False
     """After every step the example is shown once more, for the sample plasticity."""
 
@@ -134,6 +136,8 @@ class Numbers(NamedTuple):
     clip: float = 0.0
     clip_out: float = 0.0
     """κ of the weights into units and into the output."""
+    input_decay: float = 0.0
+    """Of the averages by which inputs are normalised."""
     trace_decay: float = 0.0
     """β of the traces of weights' utilities."""
     reinitialized: float = 0.0

@@ -20,6 +20,18 @@ def normalize(state: Any, scratch: Any, numbers: Any, k: int, x: Any) -> Any:
 
 
 @inlined
+def normalize_inputs(state: Any, layout: Any, scratch: Any, numbers: Any) -> None:
+    """Normalises level 0 by its running mean and variance, which stand where those of other levels do."""
+    for k in range(layout.unit[0], layout.unit[1], VECTOR):
+        y, mean, variance = rules.normalize_input(
+            load_at(scratch.h, k), load_at(state.mean, k), load_at(state.variance, k), numbers
+        )
+        store_at(state.mean, k, mean)
+        store_at(state.variance, k, variance)
+        store_at(scratch.h, k, y * load_at(scratch.columns, k))
+
+
+@inlined
 def normalize_layer(layout: Any, scratch: Any, numbers: Any, level: int) -> None:
     """Layer normalisation: z in `scratch.h` becomes (z - mean) / √(variance + ε) in `scratch.normalized`."""
     first, end, n = layout.unit[level], layout.unit[level + 1], layout.size[level]

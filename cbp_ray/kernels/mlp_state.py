@@ -246,7 +246,7 @@ def of_level(flat: Array, layout: Layout, level: int) -> Array:
 
 
 class Stream(NamedTuple):
-    """A data set for the kernel: only pixels that are not 0."""
+    """A data set for the kernel: only pixels that are not 0, or all."""
 
     start: NDArray[np.int64]
     """[images + 1]: where each image's pixels begin."""
@@ -255,8 +255,12 @@ class Stream(NamedTuple):
     label: NDArray[np.uint8]
 
 
-def make_stream(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Stream:
-    """Makes a stream from images [n, pixels]."""
+def make_stream(images: NDArray[np.uint8], labels: NDArray[np.uint8], dense: bool = False) -> Stream:
+    """Makes a stream from images [n, pixels]; `dense` has all pixels, for inputs whose black is not 0."""
+    if dense:
+        count, pixels = images.shape
+        start = np.arange(count + 1, dtype=np.int64) * pixels
+        return Stream(start, np.tile(np.arange(pixels, dtype=np.int16), count), images.ravel(), labels)
     rows, pixels = np.nonzero(images)
     start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(images)))]).astype(np.int64)
     return Stream(start, pixels.astype(np.int16), images[rows, pixels], labels)

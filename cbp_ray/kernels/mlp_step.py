@@ -28,7 +28,7 @@ from cbp_ray.kernels.lanes import (
     where_greater,
 )
 from cbp_ray.kernels.mlp_levels import adam, count_time_steps, learn_level
-from cbp_ray.kernels.mlp_norm import layer_gradient, normalize, normalize_layer
+from cbp_ray.kernels.mlp_norm import layer_gradient, normalize, normalize_inputs, normalize_layer
 from cbp_ray.kernels.mlp_reinitialization import reinitialize
 from cbp_ray.kernels.mlp_replacement import generate_and_test, measure, needs_incoming, needs_outgoing
 from cbp_ray.kernels.mlp_resets import reset_units
@@ -72,11 +72,14 @@ def fill_up(layout: Any, scratch: Any, level: int, count: int) -> None:
 @inlined
 def reads_all_inputs(choices: Any) -> Any:
     """Whether a pass over all rows of the first layer needs every input, and not only those that are not 0."""
-    return choices.adam or choices.rule == Rule.L2_INIT or choices.rule == Rule.SWR_GRADIENT or choices.rule in UPGDS
+    reads = choices.adam or choices.rule == Rule.L2_INIT or choices.rule == Rule.SWR_GRADIENT or choices.rule in UPGDS
+    return reads or choices.input_norm
 
 
 @inlined
-def load_image(layout: Any, scratch: Any, choices: Any, stream: Any, image: int, where: Any, shades: Any) -> None:
+def load_image(
+    state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, stream: Any, image: int, where: Any, shades: Any
+) -> None:
     """Puts an image, its pixels permuted by `where`, into level 0."""
     first, last = stream.start[image], stream.start[image + 1]
     for k in range(last - first):
@@ -86,7 +89,14 @@ def load_image(layout: Any, scratch: Any, choices: Any, stream: Any, image: int,
         scratch.active_outputs[k] = shade
         if reads_all_inputs(choices):
             scratch.h[place] = shade
-    fill_up(layout, scratch, 0, last - first)
+    count = last - first
+    if choices.input_norm:
+        normalize_inputs(state, layout, scratch, numbers)
+        count = layout.size[0]
+        for k in range(count):
+            scratch.active[k] = k
+            scratch.active_outputs[k] = scratch.h[k]
+    fill_up(layout, scratch, 0, count)
 
 
 @inlined
@@ -406,7 +416,7 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
         layers = len(layout.stride)
         for t in range(len(order)):
             image = order[t]
-            load_image(layout, scratch, choices, stream, image, where, shades)
+            load_image(state, layout, scratch, choices, numbers, stream, image, where, shades)
             forward(state, layout, scratch, choices, numbers)
             loss = classify(state, layout, scratch, layers, stream.label[image])
             if choices.adam:

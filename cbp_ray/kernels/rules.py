@@ -107,6 +107,15 @@ def follow_utility(
 
 
 @inlined
+def normalize_input(x: Any, mean: Any, variance: Any, numbers: Any) -> Any:
+    """One input by averages that include it: (x - mean) / √(variance + ε). Returns it, and the two."""
+    deviation = x - mean
+    variance = numbers.input_decay * multiply_add((1 - numbers.input_decay) * deviation, deviation, variance)
+    mean = multiply_add(1 - numbers.input_decay, deviation, mean)
+    return (x - mean) / square_root(variance + numbers.norm_epsilon), mean, variance
+
+
+@inlined
 def pulled(g: Any, w: Any, initial: Any, numbers: Any) -> Any:
     """L2-Init's gradient: g + λ (w - w₀)."""
     return multiply_add(numbers.strength, w - initial, g)

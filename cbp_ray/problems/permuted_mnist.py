@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from cbp_ray.errors import InputError
 from cbp_ray.problems.mnist_files import Images, load
@@ -51,6 +52,14 @@ class PermutedMnistConfig(Problem):
     """Name of the data set that the images come from."""
     task_length: Count = IMAGES
     """Examples between two changes of the permutation; the data set has 60,000."""
+    signed: bool = False
+    """Inputs lie in [-1, 1] instead of [0, 1], as with Elsayed and Mahmood (2024)."""
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what was not asked for: results from before it could be keep their names."""
+        settings: dict[str, Any] = handler(self)
+        return {name: value for name, value in settings.items() if name != "signed" or value}
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -66,7 +75,7 @@ class PermutedMnistConfig(Problem):
 
     def stream(self, seed: int, images: Images | None = None) -> "PermutedMnist":
         """The problem of one seed; `images` may stand in for the data set."""
-        return PermutedMnist(seed, images or self.dataset, self.task_length)
+        return PermutedMnist(seed, images or self.dataset, self.task_length, self.signed)
 
 
 class PermutedMnist:
@@ -80,6 +89,7 @@ class PermutedMnist:
       seed: fixes permutations and orders.
       dataset: `mnist`, or the images themselves.
       task_length: examples between two changes of the permutation.
+      signed: whether inputs lie in [-1, 1] instead of [0, 1].
 
     Example:
       >>> problem = PermutedMnist(0, Images(*[np.eye(4, dtype=np.uint8), np.arange(4, dtype=np.uint8)] * 2))
@@ -91,10 +101,11 @@ class PermutedMnist:
       Dohare, Sutton and Mahmood (2022), section 2; Zenke, Poole and Ganguli (2017) for the ten-task original.
     """
 
-    def __init__(self, seed: int, dataset: str | Images = "mnist", task_length: int = IMAGES) -> None:
+    def __init__(self, seed: int, dataset: str | Images = "mnist", task_length: int = IMAGES, signed: bool = False) -> None:
         self.seed = whole_number("seed", seed, below=SEEDS)
         self.task_length = whole_number("task_length", task_length, least=1)
         self.data = load(dataset) if isinstance(dataset, str) else dataset
+        self.signed = signed
 
     @property
     def inputs(self) -> int:
@@ -122,9 +133,13 @@ class PermutedMnist:
         return changed
 
     def probe(self, examples: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Held images in [0, 1] and their labels, as they look in the task of the last of `examples` examples."""
+        """Held images as inputs, and their labels, as they look in the task of the last of `examples` examples."""
         held = self.permuted(self.data.held_images[:HELD_EXAMPLES], (examples - 1) // self.task_length)
-        return held / WHITE, self.data.held_labels[:HELD_EXAMPLES].astype(np.int64)
+        return self.inputs_of(held / WHITE), self.data.held_labels[:HELD_EXAMPLES].astype(np.int64)
+
+    def inputs_of(self, shades: Any) -> Any:
+        """What a network sees of shades between 0 and 1, an array or a tensor of them."""
+        return shades * 2 - 1 if self.signed else shades
 
     def take(self, n: int, start: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Examples `start … start + n - 1`.

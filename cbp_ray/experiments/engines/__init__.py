@@ -26,6 +26,10 @@ def _kernels_lack(config: OnlineConfig) -> str | None:
 def _lanes_refuse(config: OnlineConfig) -> str | None:
     if len(config.hidden) > 1:
         return f"network.hidden: the kernel takes one hidden layer, got {list(config.hidden)}; use engine: torch"
+    if config.network.input_norm:
+        return (
+            f"network.input_norm: must be 0 for the kernel of bit_flipping, got {config.network.input_norm}; use engine: torch"
+        )
     return _kernels_lack(config)
 
 
@@ -47,6 +51,8 @@ def _rllib_refuses(config: OnlineConfig) -> str | None:
         return f"optimizer: must be adam with its default epsilon for slippery_ant, got {optimizer!r}; change it"
     if activation not in PPO_ACTIVATIONS:
         return f"network.activation: must be one of {', '.join(PPO_ACTIVATIONS)} for slippery_ant, got {activation!r}; use one"
+    if config.network.input_norm or config.network.initial_weights != "kaiming":
+        return "network: must not have input_norm or initial_weights for slippery_ant, got one; remove it"
     if config.dtype != "float32":
         return f"dtype: must be float32 for slippery_ant, got {config.dtype!r}; change it"
     return None

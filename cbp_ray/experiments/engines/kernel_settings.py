@@ -14,8 +14,10 @@ def kernel_settings(config: OnlineConfig) -> tuple[Choices, Numbers]:
         "activation": config.network.activation,
         "decays": decay > 0,
         "weight_decay": decay,
-        "bound": bound(config.problem.inputs, config.network.activation),
-        "bound_out": bound(config.sizes[-2], "linear"),
+        "bound": bound(config.problem.inputs, config.kinds[0]),
+        "bound_out": bound(config.sizes[-2], config.kinds[-1]),
+        "input_norm": config.network.input_norm > 0,
+        "input_decay": config.network.input_norm,
         "layer_norm": config.network.layer_norm and config.algorithm.hidden,
         # The statistics of OnlineNorm would have moved before the example is shown again.
         "plasticity": config.diagnostics and not method.get("normalized"),

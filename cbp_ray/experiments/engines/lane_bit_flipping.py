@@ -110,7 +110,7 @@ class LaneBlock:
         for lane, seed in enumerate(int(seed) for seed in self.seeds):
             units[:, :m, lane] = initial_weights(seed, 0, n, m, self.config.kinds[0], restart)
             if self.choices.hidden:
-                units[:, unit_rows(0, m).out, lane] = initial_weights(seed, 1, 1, n, "linear", restart)[0]
+                units[:, unit_rows(0, m).out, lane] = initial_weights(seed, 1, 1, n, self.config.kinds[-1], restart)[0]
         if self.choices.rule == Rule.L2_INIT:
             state.initial[...] = state.parameters
         return state

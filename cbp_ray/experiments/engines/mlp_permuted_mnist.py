@@ -44,7 +44,10 @@ class MlpEngine(Engine):
         self, config: OnlineConfig, seeds: Sequence[int], images: Images | None = None, classifier: Classifier | None = None
     ) -> None:
         assert isinstance(config.problem, PermutedMnistConfig)
-        stream = _stream(config.problem.dataset) if images is None else make_stream(images.images, images.labels)
+        signed = config.problem.signed
+        stream = (
+            _stream(config.problem.dataset, signed) if images is None else make_stream(images.images, images.labels, signed)
+        )
         images = load(config.problem.dataset) if images is None else images
         classifier = classifier or specialised_classifier(kernel_settings(config)[0])
         self._config = config
@@ -82,9 +85,9 @@ class MlpEngine(Engine):
 
 
 @functools.cache
-def _stream(dataset: str) -> Stream:
+def _stream(dataset: str, dense: bool) -> Stream:
     data = load(dataset)
-    return make_stream(data.images, data.labels)
+    return make_stream(data.images, data.labels, dense)
 
 
 class MlpRun:
@@ -97,7 +100,8 @@ class MlpRun:
         self.problem = config.problem.stream(seed, images)
         self.config = config
         self.choices, self.numbers = kernel_settings(config)
-        self.dtype, self.stream, self.held, self.classifier = np.dtype(config.dtype), stream, held, classifier
+        self.dtype, self.stream, self.classifier = np.dtype(config.dtype), stream, classifier
+        self.held = self.problem.inputs_of(held)
         # Images that stand in for the data set may have another size.
         sizes, kinds = [self.problem.inputs, *config.sizes[1:]], config.kinds
         self.layout = make_layout(sizes, self.choices.layer_norm)
@@ -105,7 +109,7 @@ class MlpRun:
         self.state = self._new_state(0)
         self.scratch = new_scratch(self.layout, self.dtype, self.choices)
         self.bounds = np.array([bound(fan_in, kind) for fan_in, kind in zip(sizes, kinds, strict=False)])
-        self.shades = (np.arange(WHITE + 1) / WHITE).astype(self.dtype)
+        self.shades = self.problem.inputs_of((np.arange(WHITE + 1) / WHITE).astype(self.dtype))
         self.examples = 0
 
     def _new_state(self, restart: int) -> State:
@@ -187,14 +191,19 @@ class MlpRun:
         for layer in range(self.layers):
             by_unit = (state.bias, state.gain, state.shift, state.mean, state.variance)
             layers.append(LayerState(self.weights(layer).T, *(of_level(array, self.layout, layer + 1) for array in by_unit)))
-        return make_network(self.config, self.sizes[0], layers)
+        inputs = [of_level(array, self.layout, 0) for array in (state.mean, state.variance)]
+        return make_network(self.config, self.sizes[0], layers, inputs)
 
     def _describe(self, weights: list[NDArray[Any]]) -> list[hidden_outputs.Representation]:
         """The hidden layers on held examples of the latest task."""
         task = (self.examples - 1) // self.problem.task_length
         # Permuted weights instead of permuted images: fewer numbers to move.
-        weights = [weights[0][self.problem.permutation(task)], *weights[1:]]
+        place = self.problem.permutation(task)
+        weights = [weights[0][place], *weights[1:]]
         x, found, state = self.held, [], self.state
+        if self.choices.input_norm:
+            mean, variance = (of_level(array, self.layout, 0)[place] for array in (state.mean, state.variance))
+            x = (x - mean) / np.sqrt(variance + self.dtype.type(self.numbers.norm_epsilon))
         for level in range(1, self.layers):
             x = hidden_outputs.matrix_product(x, weights[level - 1]) + of_level(state.bias, self.layout, level)
             if self.choices.normalized:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cbp_ray.activations import ACTIVATIONS, SMALLEST_LOSS
 from cbp_ray.algorithm import OnlineNorm, initialize
+from cbp_ray.algorithm.input_norm import InputNorm
 from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
@@ -21,13 +22,16 @@ from cbp_ray.problems.problem import COUNTS, SAMPLE_PLASTICITY
 def build_network(config: OnlineConfig, seed: int, inputs: int, restart: int = 0) -> nn.Sequential:
     """The learner of one run, at the initial weights of its first or a later beginning."""
     model = bare_network(config, inputs)
-    initialize(model, "kaiming", activation=config.network.activation, seed=seed, restart=restart)
+    scheme, activation = config.network.initial_weights, config.network.activation
+    initialize(model, scheme, activation=activation, seed=seed, restart=restart, biases=False)
     return model
 
 
 def bare_network(config: OnlineConfig, inputs: int) -> nn.Sequential:
     """A network for these inputs whose weights are still to be set."""
     sizes, modules = [inputs, *config.sizes[1:]], list[nn.Module]()
+    if config.network.input_norm:
+        modules.append(InputNorm(inputs, config.network.input_norm))
     for fan_in, units in pairwise(sizes[:-1]):
         modules.append(nn.Linear(fan_in, units))
         norm = config.algorithm.norm(units)
@@ -51,13 +55,26 @@ class LayerState(NamedTuple):
     variance: NDArray[Any] | None = None
 
 
-def make_network(config: OnlineConfig, inputs: int, layers: Sequence[LayerState]) -> nn.Sequential:
-    """The network whose layers are in this state; what its norm does not have is ignored."""
+def make_network(
+    config: OnlineConfig, inputs: int, layers: Sequence[LayerState], statistics: Sequence[NDArray[Any]] = ()
+) -> nn.Sequential:
+    """The network whose layers are in this state; what its norm does not have is ignored.
+
+    Args:
+      config: the experiment.
+      inputs: number of inputs.
+      layers: states of the layers of weights.
+      statistics: mean and variance of the inputs, if they are normalised.
+    """
     model, number = bare_network(config, inputs), -1
     names = {"weight": "gain", "bias": "shift", "mean": "mean", "variance": "variance"}
     with torch.no_grad():
         for module in model:
             number += isinstance(module, nn.Linear)
+            if isinstance(module, InputNorm):
+                for tensor, array in zip((module.mean, module.variance), statistics, strict=True):
+                    tensor.copy_(torch.from_numpy(array))
+                continue
             for name, tensor in module.state_dict().items():
                 source = name if isinstance(module, nn.Linear) else names.get(name)
                 if source is not None:

@@ -20,7 +20,7 @@ TAKEN_AT_ONCE, TAKEN_OF_STACK = 4096, 512
 
 def make_engine(config: OnlineConfig, seeds: Sequence[int], device: str) -> Engine:
     """The engine with one run per seed; several runs, and those on another device than the CPU, are stacked if they can be."""
-    stacks = config.algorithm.stacks and not config.network.layer_norm
+    stacks = config.algorithm.stacks and not config.network.layer_norm and not config.network.input_norm
     if (len(seeds) > 1 or device != "cpu") and stacks:
         return StackedRuns(config, seeds, device)
     return TorchRuns(config, lambda seed: MnistRun(config, seed, device=device), seeds)
@@ -59,9 +59,9 @@ class MnistRun(Learner):
 
 
 def take(learner: Learner, problem: PermutedMnist, count: int) -> tuple[Tensor, Tensor]:
-    """The next images [count, pixels] in [0, 1] and their labels, where the learner is."""
+    """The next images as inputs [count, pixels], and their labels, where the learner is."""
     images, labels = problem.take(count, learner.examples)
-    on_device = torch.from_numpy(images).to(learner.device, learner.dtype).div_(WHITE)
+    on_device = problem.inputs_of(torch.from_numpy(images).to(learner.device, learner.dtype).div_(WHITE))
     return on_device, torch.from_numpy(labels).to(learner.device, torch.int64)
 
 
@@ -70,7 +70,7 @@ def describe(learner: Learner, problem: PermutedMnist, model: nn.Sequential) -> 
     """The metrics of a network's weights, and of its hidden layers on held examples of the latest task."""
     task = (learner.examples - 1) // problem.task_length
     held = problem.permuted(problem.data.held_images[:HELD_EXAMPLES], task)
-    x = torch.from_numpy(held).to(learner.device, learner.dtype).div_(WHITE)
+    x = problem.inputs_of(torch.from_numpy(held).to(learner.device, learner.dtype).div_(WHITE))
     layers = [module for module in model if isinstance(module, nn.Linear)]
     hidden = []
     model.eval()
