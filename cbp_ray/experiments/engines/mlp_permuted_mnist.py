@@ -140,14 +140,17 @@ class MlpRun:
             task, within = divmod(self.examples, self.problem.task_length)
             if self.config.algorithm.restarts and task and not within:
                 self.state = self._new_state(task)._replace(totals=self.state.totals)
-            arrays = self.state, self.layout, self.scratch, self.stream
             count = min(self.problem.task_length - within, end - self.examples)
             order, where = self.problem.order(task, within, count), self.problem.permutation(task)
             for first in range(0, count, EXAMPLES_AT_ONCE):
-                shown = order[first : first + EXAMPLES_AT_ONCE]
-                self.classifier(*arrays, shown, where, self.shades, self.bounds, self.choices, self.numbers, self.examples)
-                self.examples += len(shown)
+                self.show(order[first : first + EXAMPLES_AT_ONCE], where)
                 yield self.examples - begun
+
+    def show(self, order: NDArray[np.int64], where: NDArray[np.int64]) -> None:
+        """Learns from the images `order`, whose pixels go to `where`."""
+        arrays = self.state, self.layout, self.scratch, self.stream
+        self.classifier(*arrays, order, where, self.shades, self.bounds, self.choices, self.numbers, self.examples)
+        self.examples += len(order)
 
     def advance(self, examples: int) -> dict[str, float]:
         """Learns from the next examples; the metrics over them."""
