@@ -63,6 +63,8 @@ def some_silent(state: Any, numbers: Any, units: int, zero: Any) -> Any:
     for i in range(units):
         p = load(state.firing, i)
         p = where_greater(p, 0.0, p, mean)
+        # Rounding may leave more than 1, of a unit that is never silent.
+        p = where_greater(p, 1.0, 1.0, p)
         known = load(state.silence, i) * p
         late = where_greater(known * known, multiply_add(-limit, p, spread(limit, p)), 1.0, zero)
         found = found + where_greater(load(state.age, i), numbers.maturity_threshold, late, zero)
@@ -72,6 +74,7 @@ def some_silent(state: Any, numbers: Any, units: int, zero: Any) -> Any:
 @separate
 def reset_silent(state: Any, choices: Any, numbers: Any, units: int, inputs: int) -> None:
     """Self-normalised resets: in each lane, replaces the units for which so long a silence is no chance."""
+    limit = (math.log(numbers.threshold) * NEARLY) ** 2
     for lane in range(WIDTH):
         firing, known = 0.0, 0
         for i in range(units):
@@ -85,5 +88,8 @@ def reset_silent(state: Any, choices: Any, numbers: Any, units: int, inputs: int
                 continue
             own = np.float64(state.firing[i, lane])
             p = own if own > 0 else mean
+            # As in `some_silent`: an exponential and a logarithm only where they may tell.
+            if (silence * p) ** 2 <= limit * (1 - p):
+                continue
             if p >= 1 or math.exp(silence * math.log1p(-p)) <= numbers.threshold:
                 replace_unit(state, choices, numbers, units, inputs, i, lane)

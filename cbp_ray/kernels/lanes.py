@@ -310,6 +310,18 @@ def any_positive(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
+def none_greater(typingctx: Any, value: Any, bound: Any) -> Any:
+    """Whether every lane is at most the bound, and none is not-a-number."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        greater = builder.fcmp_unordered(">", args[0], _as_lanes(context, builder, args[1], sig.args[1], value))
+        bits = builder.bitcast(greater, ir.IntType(value.width))
+        return builder.icmp_unsigned("==", bits, ir.Constant(bits.type, 0))
+
+    return types.boolean(value, bound), codegen
+
+
+@intrinsic
 def widen(typingctx: Any, value: Any) -> Any:
     """The same numbers as float64 lanes."""
     lanes = Lanes(types.float64, value.width)

@@ -86,7 +86,11 @@ class State(NamedTuple):
     initial: Array
     """The first weights, for L2-Init (one place without it)."""
     trace: Array
-    """Traces of the utilities of the weights (one place if the method has none)."""
+    """Traces of the utilities of the weights (one place if the method has none); of UPGD, divided by `trace_scale`."""
+    trace_scale: Array
+    """float64 [1]."""
+    row_best: Array
+    """Unit, of UPGD: the largest trace of the weights from it, and at least 0."""
     bias_trace: Array
     gain_trace: Array
     shift_trace: Array
@@ -192,6 +196,7 @@ def new_state(layout: Layout, dtype: Any, seed: int, choices: Choices) -> State:
             "second": aligned_flat(moments, dtype),
             "initial": aligned_flat(weights if choices.rule == Rule.L2_INIT else VECTOR, dtype),
             "trace": aligned_flat(weights if choices.rule in FOLLOWS else VECTOR, dtype),
+            "trace_scale": np.ones(1),
             "noise_seed": np.array(noise_seed(seed), dtype=np.uint32),
             "birth": np.zeros(units, dtype=np.int64),
             "exposure": np.zeros(levels, dtype=np.int64),

@@ -14,6 +14,9 @@ from cbp_ray.kernels.mlp_state import Total
 from cbp_ray.kernels.noise import GROUP, SCALE, draw_at, four_noises_at, groups_of
 from cbp_ray.kernels.vectors import VECTOR, load_at, store_at, total
 
+SMALLEST_TRACE = 2.0**-20
+"""Below this, `trace_scale` goes back into the traces."""
+
 
 class ByUnit(NamedTuple):
     """Parameters by unit of one kind, and what the methods keep of them."""
@@ -122,32 +125,57 @@ def follow(trace: Any, k: int, utility: Any, numbers: Any, fresh: bool) -> None:
 
 
 @inlined
-def follow_useful(trace: Any, values: Any, k: int, share: Any, numbers: Any, largest: Any) -> Any:
-    """Follows U = -g w, given -(1 - β) g. Returns the largest traces so far."""
-    now = multiply_add(numbers.trace_decay, load_at(trace, k), share * load_at(values, k))
+def follow_useful(trace: Any, values: Any, k: int, share: Any, largest: Any) -> Any:
+    """Follows U = -g w, given -(1 - β) g / `trace_scale`. Returns the largest traces so far."""
+    now = multiply_add(share, load_at(values, k), load_at(trace, k))
     store_at(trace, k, now)
     return where_greater(now, largest, now, largest)
 
 
 @inlined
+def scale_traces(state: Any, layout: Any, factor: float) -> None:
+    """Multiplies all traces, and the largest of every row."""
+    for k in range(0, len(state.trace), VECTOR):
+        store_at(state.trace, k, factor * load_at(state.trace, k))
+    for k in range(0, layout.unit[len(layout.size)], VECTOR):
+        store_at(state.bias_trace, k, factor * load_at(state.bias_trace, k))
+        store_at(state.gain_trace, k, factor * load_at(state.gain_trace, k))
+        store_at(state.shift_trace, k, factor * load_at(state.shift_trace, k))
+        store_at(state.row_best, k, factor * load_at(state.row_best, k))
+
+
+@inlined
 def follow_network(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, step: int) -> None:
-    """Follows the utilities of all weights for UPGD, given δ of all levels, and writes what `freedom` needs."""
-    largest = spread(0.0, load_at(state.bias, 0))
-    rate, last = -(1 - numbers.trace_decay), len(layout.stride)
+    """Follows the utilities of all weights for UPGD, given δ of all levels, and writes what `freedom` needs.
+
+    All traces shrink by β, which is left to their common `trace_scale`: rows whose input is 0 are not visited.
+    """
+    state.trace_scale[0] *= numbers.trace_decay
+    if state.trace_scale[0] < SMALLEST_TRACE:
+        scale_traces(state, layout, state.trace_scale[0])
+        state.trace_scale[0] = 1.0
+    zero = largest = spread(0.0, load_at(state.bias, 0))
+    rate, last = -(1 - numbers.trace_decay) / state.trace_scale[0], len(layout.stride)
     for layer in range(last):
         stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
-        for j in range(layout.size[layer]):
-            row, x = first + j * stride, rate * scratch.h[below + j]
-            for i in range(0, stride, VECTOR):
-                share = x * load_at(scratch.delta, above + i)
-                largest = follow_useful(state.trace, state.weights, row + i, share, numbers, largest)
+        start = layout.first_active[layer]
+        for place in range(start, start + scratch.active_count[layer]):
+            j = scratch.active[place]
+            if j < layout.size[layer]:
+                row, x, best = first + j * stride, rate * scratch.active_outputs[place], zero
+                for i in range(0, stride, VECTOR):
+                    best = follow_useful(state.trace, state.weights, row + i, x * load_at(scratch.delta, above + i), best)
+                state.row_best[below + j] = largest_of(best, scratch)
+        for k in range(below, above, VECTOR):
+            best = load_at(state.row_best, k)
+            largest = where_greater(best, largest, best, largest)
         for k in range(above, layout.unit[layer + 2], VECTOR):
-            largest = follow_useful(state.bias_trace, state.bias, k, rate * load_at(scratch.delta, k), numbers, largest)
+            largest = follow_useful(state.bias_trace, state.bias, k, rate * load_at(scratch.delta, k), largest)
             if choices.layer_norm and layer < last - 1:
                 by_norm = rate * load_at(scratch.by_norm, k)
                 by_gain = by_norm * load_at(scratch.normalized, k)
-                largest = follow_useful(state.gain_trace, state.gain, k, by_gain, numbers, largest)
-                largest = follow_useful(state.shift_trace, state.shift, k, by_norm, numbers, largest)
+                largest = follow_useful(state.gain_trace, state.gain, k, by_gain, largest)
+                largest = follow_useful(state.shift_trace, state.shift, k, by_norm, largest)
     scratch.usefulness[0] = 0.0
     found = largest_of(largest, scratch)
     if found > 0:
