@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cbp_ray.cli import options
-from cbp_ray.cli.display import print_table, span
+from cbp_ray.cli.display import span
 from cbp_ray.cli.errors import Choice
 from cbp_ray.cli.options import address_option, json_option, scale_option, storage_option
+from cbp_ray.cli.rivals import RIVALS, plot_rivals, reproduce_rivals
 from cbp_ray.cli.sweeps import run_and_show
+from cbp_ray.cli.verdicts import conclude, say_failed
 from cbp_ray.errors import InputError
 from cbp_ray.figures.figure import Figure
 from cbp_ray.figures.registry import FIGURES, GROUPS, chosen
 
 if TYPE_CHECKING:
-    from cbp_ray.figures.claims import Finding
     from cbp_ray.figures.reproduce import Product
     from cbp_ray.sweeps import Sweep
 
@@ -49,13 +50,10 @@ decide_option = click.option(
     type=click.IntRange(min=1),
     help="Look again at comparisons that are undecided, with N runs of the settings that they read (seeds 0 to N - 1).",
 )
-RIVALS = "rivals"
-STREAMS = ("bit_flipping",)
-"""Of the comparison of methods: its name, and what it is made on."""
 
 
 @click.command()
-@click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS, RIVALS]))
+@click.argument("figure", metavar="FIG", type=Choice([*FIGURES, *GROUPS, *RIVALS]))
 @scale_option
 @storage_option
 @output_option
@@ -64,10 +62,11 @@ STREAMS = ("bit_flipping",)
 def reproduce(figure: str, scale: str, storage: str, output: str | None, address: str | None, decide: int | None) -> int:
     """Run the sweeps of a figure, draw it and check its claims.
 
-    FIG is a key listed by `cbp-ray figures`, the name of a problem, `all` (those that can be reproduced in this version),
-    `plain-norm` (figures 6 and 19 with an OnlineNorm without scale and bias), or `rivals`: every method with a grid of
-    its own, the best of each on fresh seeds, and claims of other papers. Writes
-    PNG, PDF, tables and the verdict on each claim to DIR/figures/SCALE, or to FOLDER/SCALE; exits with 1 if a claim fails.
+    FIG is a key listed by `cbp-ray figures`, the name of a problem, `all`, `plain-norm` (figures 6 and 19 with an
+    OnlineNorm without scale and bias), or `rivals`: every method with a grid of its own, the best of each on fresh seeds,
+    and claims of other papers, on three streams (`rivals-bit-flipping`, `rivals-permuted-mnist` and `rivals-upgd` are one
+    each). Writes PNG, PDF, tables and the verdict on each claim to DIR/figures/SCALE, or to FOLDER/SCALE; exits with 1 if
+    a claim fails.
     Runs that are stored already are not repeated: interrupt it at any time, and start it again.
 
     \b
@@ -77,13 +76,13 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
       cbp-ray reproduce permuted-mnist --scale laptop
       cbp-ray reproduce all --scale smoke --storage /tmp/try
       cbp-ray reproduce bit-flipping --decide 1000
-      cbp-ray reproduce rivals
+      cbp-ray reproduce rivals-bit-flipping
       cbp-ray reproduce fig6 --storage s3://bucket/cbp --output figures
     """
-    if figure == RIVALS:
+    if figure in RIVALS:
         if decide is not None:
-            raise InputError("--decide: is for figures of the paper, got it with rivals; leave it out")
-        return _reproduce_rivals(scale, storage, output, address)
+            raise InputError(f"--decide: is for figures of the paper, got it with {figure!r}; leave it out")
+        return reproduce_rivals(figure, scale, storage, output, address)
     figures = chosen(figure)
     from cbp_ray.figures.provenance import Reproduction
     from cbp_ray.figures.reproduce import load_figure
@@ -91,14 +90,14 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
 
     begun = time.monotonic()
     storage = options.check_storage(storage)
-    directory = _directory(storage, output, scale)
+    directory = options.directory_of(storage, output, scale)
     options.check_writable(directory, "--output")
     sweeps = [load_figure(f, scale) for f in figures]
     if scale == "paper":
         _say_if_long(figures)
     outcomes = [run_and_show(sweep, storage, address) for sweep in join(sweeps, figure)]
     if any(outcome.failed for outcome in outcomes):
-        return _say_failed(storage)
+        return say_failed(storage)
     if decide is not None:
         from cbp_ray.figures.decisions import further_sweeps
         from cbp_ray.figures.reproduce import read_settings
@@ -108,7 +107,7 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
             click.echo(f"undecided: {decide:,} runs of {len(sweep.configurations)} settings", err=True)
             outcomes.append(run_and_show(sweep, storage, address))
         if any(outcome.failed for outcome in outcomes):
-            return _say_failed(storage)
+            return say_failed(storage)
     products = _produce(figures, sweeps, storage, directory, decide)
     findings = [finding for product in products for finding in product.findings]
     Reproduction(
@@ -123,11 +122,11 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
         sweep_seconds=sum(outcome.seconds for outcome in outcomes),
         seconds=time.monotonic() - begun,
     ).append_to(directory)
-    return _conclude(findings, figure, directory)
+    return conclude(findings, figure, directory)
 
 
 @click.command()
-@click.argument("figure", metavar="FIG|CONFIG.yaml", type=FigureOrFile([*FIGURES, *GROUPS]))
+@click.argument("figure", metavar="FIG|CONFIG.yaml", type=FigureOrFile([*FIGURES, *GROUPS, *RIVALS]))
 @scale_option
 @storage_option
 @output_option
@@ -141,7 +140,7 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
 def plot(figure: str, scale: str, storage: str, output: str | None, decide: int | None, docs: Path | None) -> int:
     """Draw a figure, or any sweep, from stored results, without running anything.
 
-    For a figure of the paper, writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails. For a
+    For a figure of the paper, or rivals, writes the same files as `cbp-ray reproduce`, and exits with 1 if a claim fails. For a
     sweep file, draws a learning curve of each configuration, and writes the numbers beside it; of a sweep that is not
     complete, what is stored and what runs so far.
 
@@ -152,6 +151,10 @@ def plot(figure: str, scale: str, storage: str, output: str | None, decide: int 
       cbp-ray plot all --storage /data/cbp
       cbp-ray plot sweep.yaml
     """
+    if figure in RIVALS:
+        if decide is not None:
+            raise InputError(f"--decide: is for figures of the paper, got it with {figure!r}; leave it out")
+        return plot_rivals(figure, scale, storage, output, docs)
     if figure not in FIGURES and figure not in GROUPS:
         if docs is not None:
             raise InputError(f"--docs: is for figures of the paper, got it with {figure!r}; use --output")
@@ -162,7 +165,7 @@ def plot(figure: str, scale: str, storage: str, output: str | None, decide: int 
     from cbp_ray.figures.reproduce import load_figure
 
     storage = options.check_storage(storage, writes=False)
-    directory = _directory(storage, output, scale)
+    directory = options.directory_of(storage, output, scale)
     sweeps = [load_figure(f, scale) for f in figures]
     products = _produce(figures, sweeps, storage, directory, decide)
     if docs is not None:
@@ -174,51 +177,7 @@ def plot(figure: str, scale: str, storage: str, output: str | None, decide: int 
             own = [k for k, f in enumerate(figures) if f.problem == problem]
             name = problem if len(problems) > 1 else figure
             write_documentation(name, [products[k] for k in own], [sweeps[k] for k in own], storage, directory, docs)
-    return _conclude([finding for product in products for finding in product.findings], figure, directory)
-
-
-def _reproduce_rivals(scale: str, storage: str, output: str | None, address: str | None) -> int:
-    from cbp_ray.figures.provenance import Reproduction
-    from cbp_ray.figures.rivals.comparison import Report, choose, load_stream, second_stage
-    from cbp_ray.figures.rivals.page import write_report
-
-    storage = options.check_storage(storage)
-    directory = _directory(storage, output, scale)
-    options.check_writable(directory, "--output")
-    findings: list[Finding] = []
-    begun, outcomes = time.monotonic(), []
-    command = f"cbp-ray reproduce {RIVALS}" + ("" if scale == "paper" else f" --scale {scale}")
-    for stream in STREAMS:
-        sweep = load_stream(stream, scale)
-        outcomes.append(run_and_show(sweep, storage, address))
-        if outcomes[-1].failed:
-            return _say_failed(storage)
-        selected = choose(sweep, storage)
-        report = second_stage(sweep, selected)
-        words = f"{len(report.configurations)} settings of {len(sweep.configurations)}"
-        click.echo(f"chosen: {words}; now on fresh seeds", err=True)
-        outcomes.append(run_and_show(report, storage, address))
-        if outcomes[-1].failed:
-            return _say_failed(storage)
-        written = write_report(stream, Report(selected, report, storage), directory, command)
-        findings += written.findings
-        click.echo("\n".join(map(str, written.paths)))
-    Reproduction(
-        command=command,
-        figures=[f"rivals_{stream}" for stream in STREAMS],
-        scale=scale,
-        runs=sum(outcome.runs_done for outcome in outcomes),
-        stored_runs=sum(outcome.stored_runs for outcome in outcomes),
-        failed=0,
-        sweep_seconds=sum(outcome.seconds for outcome in outcomes),
-        seconds=time.monotonic() - begun,
-    ).append_to(directory)
-    return _conclude(findings, RIVALS, directory)
-
-
-def _say_failed(storage: str) -> int:
-    click.echo(f"trials failed, see: cbp-ray status --failed --storage {storage}", err=True)
-    return 1
+    return conclude([finding for product in products for finding in product.findings], figure, directory)
 
 
 def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> int:
@@ -227,7 +186,7 @@ def _plot_sweep(config: Path, scale: str, storage: str, output: str | None) -> i
     from cbp_ray.sweeps import load_sweep
 
     storage = options.check_storage(storage, writes=False)
-    directory = _directory(storage, output, scale)
+    directory = options.directory_of(storage, output, scale)
     sweep = load_sweep(config, scale=scale)
     drawn = read_sweep(sweep, Store(storage, sweep.name))
     options.check_writable(directory, "--output")
@@ -273,21 +232,6 @@ def figures(scale: str, as_json: bool) -> None:
     click.echo(f"Together, shared runs once: {together.runs:,} runs, {span(together.core_seconds)} of CPU time.")
 
 
-def _directory(storage: str, output: str | None, scale: str) -> Path:
-    """Where drawings go: they need a file system of this machine, results do not."""
-    from cbp_ray.results.storage import Folder
-
-    if output is not None:
-        if "://" in output:
-            raise InputError(f"--output: must be a folder of this machine, got {output!r}; use figures, say")
-        if options.in_job():
-            options.check_outlives_job(output, "--output")
-        return Path(output).absolute() / scale
-    if (local := Folder(storage).local) is None:
-        raise InputError(f"--output: must be given where --storage is no folder ({storage}), got nothing; use --output figures")
-    return local / "figures" / scale
-
-
 def _say_if_long(figures: Sequence[Figure]) -> None:
     from cbp_ray.figures.reproduce import estimate
 
@@ -315,28 +259,3 @@ def _produce(
     for product, sweep in zip(products, sweeps, strict=True):
         show_in_tensorboard(product, sweep, storage)
     return products
-
-
-def _conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
-    """Writes and prints all claims together. Returns the exit code."""
-    from rich.table import Table
-
-    from cbp_ray.figures.claims import LEAST_RUNS, Verdict
-    from cbp_ray.figures.markdown import WORDS, claims_json, claims_markdown, decisive_text
-
-    if name in GROUPS:
-        (directory / f"{name}_claims.json").write_text(claims_json(findings), encoding="utf-8")
-        (directory / f"{name}_claims.md").write_text(f"# Claims: {name}\n\n{claims_markdown(findings)}", encoding="utf-8")
-    colours = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.UNDECIDED: "yellow"}
-    table = Table("claim", "the paper says", "verdict", "decisive comparison [interval]", show_lines=True)
-    for finding in findings:
-        verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
-        table.add_row(finding.key, finding.quote, verdict, decisive_text(finding).replace("[", r"\["))
-    print_table(table)
-    counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
-    words = ", ".join(f"{count} {WORDS[verdict]}" for verdict, count in counts.items() if count)
-    click.echo(f"Of {len(findings)} claims, {words}.")
-    if any(finding.runs < LEAST_RUNS for finding in findings):
-        click.echo(f"Nothing is decided with fewer than {LEAST_RUNS} runs per setting.")
-    click.echo(f"Figures, tables and claims are in {directory}")
-    return 1 if counts[Verdict.FAILS] else 0

@@ -147,3 +147,18 @@ def check_outlives_job(place: str, option: str) -> None:
     """Refuses a relative path: in a job it lies in the unpacked working directory, which Ray removes."""
     if "://" not in place and not Path(place).is_absolute():
         raise InputError(f"{option}: must be an absolute path or a URI for a job, got {place!r}; use /shared/cbp, say")
+
+
+def directory_of(storage: str, output: str | None, scale: str) -> Path:
+    """Where drawings go: they need a file system of this machine, results do not."""
+    from cbp_ray.results.storage import Folder
+
+    if output is not None:
+        if "://" in output:
+            raise InputError(f"--output: must be a folder of this machine, got {output!r}; use figures, say")
+        if in_job():
+            check_outlives_job(output, "--output")
+        return Path(output).absolute() / scale
+    if (local := Folder(storage).local) is None:
+        raise InputError(f"--output: must be given where --storage is no folder ({storage}), got nothing; use --output figures")
+    return local / "figures" / scale

@@ -10,7 +10,7 @@ import pyarrow.parquet
 
 from cbp_ray.figures import markdown, tables
 from cbp_ray.figures.claims import Verdict
-from cbp_ray.figures.provenance import reproductions
+from cbp_ray.figures.provenance import told
 from cbp_ray.figures.reproduce import Product
 from cbp_ray.results import Store, config_key
 from cbp_ray.sweeps import Sweep
@@ -54,23 +54,17 @@ def write_documentation(
     text += f"Of {len(findings)} claims, {counts}.\n\n{markdown.claims_table(findings)}"
     text += "".join(_section(product, sweep, storage) for product, sweep in zip(products, sweeps, strict=True))
     page = docs / "results.md"
-    _replace_part(page, name, text)
+    replace_part(page, name, text)
     return [*written, bins, claims, page]
 
 
 def _introduction(
     name: str, products: Sequence[Product], sweeps: Sequence[Sweep], storage: str | os.PathLike[str], figures: Path
 ) -> str:
-    keys = {product.figure.key for product in products}
-    lines = [
-        f"- `{entry.command}` on {entry.finished}, commit {entry.commit}: {entry.runs:,} runs in {entry.sweep_seconds:.0f} s"
-        f" ({entry.seconds:.0f} s with drawing and claims), {entry.cores} cores of {entry.cpu}"
-        for entry in reproductions(figures)
-        if entry.runs and not keys.isdisjoint(entry.figures)
-    ]
+    lines = told(figures, [product.figure.key for product in products])
     engine = sum(_engine_seconds(sweep, storage) for sweep in join(sweeps, name))
     return (
-        f"CPU time of all runs: {engine:.0f} s. Made by:\n\n{os.linesep.join(lines)}\n\n"
+        f"CPU time of all runs: {engine:.0f} s. Made by:\n\n{lines}\n\n"
         f"`data/{name}.parquet` has mean and standard error of every bin of every setting, `data/figN.csv` a line per setting, "
         f"`data/{name}_claims.json` every comparison."
     )
@@ -126,9 +120,10 @@ def _engine_seconds(sweep: Sweep, storage: str | os.PathLike[str]) -> float:
     return found
 
 
-def _replace_part(page: Path, name: str, text: str) -> None:
+def replace_part(page: Path, name: str, text: str, title: str = "# Results\n") -> None:
+    """Writes the part of a page between two marks, which are added at its end if they are not there yet."""
     begin, end = BEGIN.format(name), END.format(name)
-    old = page.read_text(encoding="utf-8") if page.exists() else "# Results\n"
+    old = page.read_text(encoding="utf-8") if page.exists() else title
     before, found, rest = old.partition(begin)
     after = rest.partition(end)[2] if found else "\n"
     page.write_text(f"{before.rstrip()}\n\n{begin}\n\n{text.strip()}\n\n{end}{after}", encoding="utf-8")

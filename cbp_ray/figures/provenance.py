@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -47,3 +48,14 @@ def reproductions(directory: Path) -> list[Reproduction]:
     with contextlib.suppress(FileNotFoundError):
         return [Reproduction(**json.loads(line)) for line in (directory / LOG).read_text(encoding="utf-8").splitlines()]
     return []
+
+
+def told(directory: Path, figures: Iterable[str]) -> str:
+    """The calls that made runs for one of some figures, a line each: command, time, commit, number of runs, machine."""
+    wanted = set(figures)
+    return "\n".join(
+        f"- `{entry.command}` on {entry.finished}, commit {entry.commit}: {entry.runs:,} runs in {entry.sweep_seconds:.0f} s"
+        f" ({entry.seconds:.0f} s with drawing and claims), {entry.cores} cores of {entry.cpu}"
+        for entry in reproductions(directory)
+        if entry.runs and not wanted.isdisjoint(entry.figures)
+    )

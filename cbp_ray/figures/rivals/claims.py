@@ -1,11 +1,13 @@
 """What other papers say of the methods, as claims that can fail."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 
 from cbp_ray.figures.claims import Cell, Claim, Evidence, comparison
 from cbp_ray.figures.results import Settings
-from cbp_ray.figures.rivals.comparison import Report
+from cbp_ray.figures.rivals.comparison import OUTSIDE, Report
+from cbp_ray.figures.rivals.streams import Stream
 
 SINGLE_STRENGTH = 1e-2
 
@@ -43,9 +45,20 @@ def single_strength_is_best(evidence: Evidence) -> Iterable[Cell]:
         first_stage = Evidence(Settings(chosen.swept))
         strengths = sorted({float(setting.parameter) for setting in chosen.swept})
         totals = {strength: first_stage.least(parameter=strength) for strength in strengths}
+        if SINGLE_STRENGTH not in totals:
+            continue
         own = totals.pop(SINGLE_STRENGTH)
         for strength, total in totals.items():
             yield Cell(f"{kind}: against {strength:g}", 1 - own / total, first_stage.settings.runs)
+
+
+@comparison
+def beats_all(evidence: Evidence, winner: str) -> Iterable[Cell]:
+    """Total error of one competitor below those of all that are ranked, but for those that are built on it."""
+    report = cast(Report, evidence)
+    for kind in report.kinds:
+        losers = [group for group in report.groups(kind) if group not in OUTSIDE and not group.endswith(winner)]
+        yield from beats(winner, losers)(evidence)
 
 
 CLAIMS = (
@@ -80,5 +93,17 @@ CLAIMS = (
         "Total error of the protecting form below that of the other, each at its best setting. Value: 1 - ratio.",
         beats("upgd", ("upgd_unprotected",)),
     ),
+    Claim(
+        "rivals.input-norm",
+        "Plain SGD with inputs normalised by running averages does better than every method, on permuted inputs (a third "
+        "party's study of UPGD's protocol).",
+        "Total error of Backprop with normalised inputs below that of every competitor without. Value: 1 - ratio.",
+        beats_all("input_norm"),
+    ),
 )
 """Their sentences in our words, where only a summary was read."""
+
+
+def claims_of(stream: Stream) -> list[Claim]:
+    """The claims under the stream's name."""
+    return [replace(claim, key=claim.key.replace("rivals", stream.name, 1)) for claim in CLAIMS]

@@ -1,4 +1,4 @@
-"""Two stages: the grid of every competitor on a few seeds, and the best setting of each on many fresh ones.
+"""Two stages: the grid of every competitor on a few seeds, and the best setting of each on fresh ones.
 
 A competitor is a group of `tune_configs/rivals/<stream>.yaml`. Competitors meet within a *kind*: one activation and one
 optimizer. All see the same data in the run of a given seed, so every comparison is paired.
@@ -20,6 +20,7 @@ from cbp_ray.figures import statistics
 from cbp_ray.figures.claims import LEVEL, Evidence
 from cbp_ray.figures.reproduce import CONFIGS, read_settings
 from cbp_ray.figures.results import Setting, Settings
+from cbp_ray.figures.rivals.streams import Stream
 from cbp_ray.figures.statistics import Array
 from cbp_ray.results.keys import config_key
 from cbp_ray.sweeps import Sweep, load_sweep
@@ -28,10 +29,8 @@ from cbp_ray.sweeps.sweep import Configuration
 BASELINE = "bp"
 OUTSIDE = ("full_reset", "linear")
 """Competitors without a rank: an oracle, and a network that has no plasticity to lose."""
-REPORTED = {"paper": range(20, 120), "laptop": range(20, 120), "smoke": range(3, 9)}
-"""Seeds of the report, by scale; none of them chose a setting."""
-TIMED, TIMES, AT_ONCE = 1_000, 5, 32
-"""Of the measurement of costs: examples, repetitions, runs."""
+TIMES = 4
+"""Repetitions of the measurement of costs."""
 
 
 WORDS = {"relu": "ReLU", "sgd": "SGD", "adam": "Adam"}
@@ -52,10 +51,10 @@ def kind_of(config: OnlineConfig) -> Kind:
     return Kind(config.network.activation, config.optimizer.name)
 
 
-def load_stream(stream: str, scale: str) -> Sweep:
+def load_stream(stream: Stream, scale: str) -> Sweep:
     """The first stage of a stream: every competitor with its grid."""
     with as_file(files(CONFIGS)) as directory:
-        return load_sweep(directory / "rivals" / f"{stream}.yaml", scale=scale)
+        return load_sweep(directory / "rivals" / f"{stream.key.replace('-', '_')}.yaml", scale=scale)
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,8 @@ class Chosen:
         return float(np.mean([setting.mean_total < other.best.mean_total for setting in self.swept]))
 
 
-def choose(sweep: Sweep, storage: str) -> list[Chosen]:
-    """The best setting of every competitor of every kind.
+def choose(stream: Stream, sweep: Sweep, storage: str) -> list[Chosen]:
+    """The best setting of every competitor of every kind, and those that are published.
 
     Raises:
       MissingResults: if a run of the first stage is not stored.
@@ -86,16 +85,26 @@ def choose(sweep: Sweep, storage: str) -> list[Chosen]:
     found: dict[tuple[Kind, str], list[Setting]] = {}
     for each, setting in zip(sweep.configurations, read_settings(sweep, storage), strict=True):
         found.setdefault((kind_of(each.config), each.group), []).append(setting)
+    for name, group, properties in stream.published:
+        for (kind, own), settings in list(found.items()):
+            if own == group and (such := [setting for setting in settings if setting.has(**properties)]):
+                found[kind, name] = such
     return [Chosen(kind, group, tuple(settings)) for (kind, group), settings in found.items()]
 
 
-def second_stage(sweep: Sweep, chosen: Iterable[Chosen]) -> Sweep:
-    """The chosen settings on the seeds of the report."""
+def second_stage(stream: Stream, sweep: Sweep, chosen: Iterable[Chosen], examples: int) -> Sweep:
+    """The chosen settings on the seeds of the report, with runs of this length."""
     configurations: dict[str, Configuration] = {}
     for one in chosen:
-        configurations.setdefault(config_key(one.best.config, sweep.engine), Configuration(one.group, one.best.config))
-    seeds = tuple(REPORTED[sweep.scale])
-    return replace(sweep, configurations=tuple(configurations.values()), seeds=seeds, source=f"{sweep.source}_report")
+        config = lengthened(one.best.config, examples)
+        configurations.setdefault(config_key(config, sweep.engine), Configuration(one.group, config))
+    seeds, source = tuple(stream.stage(sweep.scale).seeds), f"{sweep.source}_report_{examples}"
+    return replace(sweep, configurations=tuple(configurations.values()), seeds=seeds, source=source)
+
+
+def lengthened(config: OnlineConfig, examples: int) -> OnlineConfig:
+    """The same experiment with runs of another length."""
+    return OnlineConfig.make({**config.model_dump(mode="json"), "examples": examples})
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ class Place:
     late: float
     """Mean error at the end."""
     rise: float
-    """How far the adjusted late error lies above its low point, as a fraction."""
+    """How far the late error lies above its low point, as a fraction; adjusted where there is a linear tracker."""
     rank: tuple[int, int, int] | None
     """Rank by total error, and both ends of its interval; None for those outside of the competition."""
     share: float
@@ -119,10 +128,16 @@ class Place:
     """Time per example against Backprop in the same engine."""
 
     @property
+    def performance(self) -> str:
+        """The metric that the problem is judged by: `error`, or `accuracy`, which is 1 - the error."""
+        return self.setting.config.problem.performance
+
+    @property
     def row(self) -> dict[str, Any]:
         """The same as a row of a table."""
         method = self.setting.config.algorithm.model_dump(exclude={"name"}, exclude_defaults=True)
-        own = {"step_size": self.setting.step_size, **method}
+        norm = self.setting.config.network.input_norm
+        own = {"step_size": self.setting.step_size, **({"input_norm": norm} if norm else {}), **method}
         words = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in own.items()]
         return {
             "activation": self.chosen.kind.activation,
@@ -147,10 +162,14 @@ class Place:
 class Report(Evidence):
     """What came out: the chosen settings on fresh seeds, with means over all runs and over resamples of them."""
 
-    def __init__(self, chosen: Sequence[Chosen], sweep: Sweep, storage: str) -> None:
+    def __init__(self, stream: Stream, chosen: Sequence[Chosen], sweep: Sweep, storage: str) -> None:
+        self.stream, self.examples = stream, sweep.configurations[0].config.examples
         self.chosen = {(one.kind, one.group): one for one in chosen}
         settings = {config_key(setting.config, sweep.engine): setting for setting in read_settings(sweep, storage)}
-        self.found = {key: settings[config_key(one.best.config, sweep.engine)] for key, one in self.chosen.items()}
+        keys = {
+            place: config_key(lengthened(one.best.config, self.examples), sweep.engine) for place, one in self.chosen.items()
+        }
+        self.found = {place: settings[key] for place, key in keys.items()}
         super().__init__(Settings(self.found.values()))
 
     @property
@@ -170,6 +189,12 @@ class Report(Evidence):
         """Total error of a competitor, [1 + resamples]."""
         return self.mean(self.found[kind, group].total)
 
+    def rise(self, setting: Setting) -> Array:
+        if self.stream.adjusts:
+            return super().rise(setting)
+        error = statistics.finite(setting.error)
+        return np.asarray(self.mean(statistics.late(error)) / self.mean(statistics.low_point(error)[0]) - 1)
+
     def linear(self, setting: Setting) -> Setting:
         return self.found[kind_of(setting.config), "linear"]
 
@@ -179,7 +204,7 @@ class Report(Evidence):
         totals = np.stack([self.total_of(kind, group) for group in ranked])
         ranks = dict(zip(ranked, totals.argsort(axis=0).argsort(axis=0) + 1, strict=True))
         baseline = self.chosen[kind, BASELINE]
-        unit = seconds_per_example(baseline.best.config)
+        unit = seconds_per_example(self.stream, baseline.best.config)
         places = []
         for group in self.groups(kind):
             setting, one = self.found[kind, group], self.chosen[kind, group]
@@ -195,22 +220,24 @@ class Report(Evidence):
                     setting=setting,
                     total=(float(total[0]), low, high),
                     late=float(self.late(setting)[0]),
-                    rise=float(self.rise(setting)[0]) if self.has(kind, "linear") else math.nan,
+                    rise=float(self.rise(setting)[0]),
                     rank=rank,
                     share=one.share_better_than(baseline),
-                    cost=1.0 if group == BASELINE else seconds_per_example(one.best.config) / unit,
+                    cost=1.0 if group == BASELINE else seconds_per_example(self.stream, one.best.config) / unit,
                 )
             )
         return sorted(places, key=lambda place: place.total[0])
 
 
-def seconds_per_example(config: OnlineConfig) -> float:
-    """Processor time per example of one run of a full block: the least of several."""
-    engine = make_engine(config, "kernel", range(AT_ONCE))
-    engine.advance(TIMED)
-    least = math.inf
+def seconds_per_example(stream: Stream, config: OnlineConfig) -> float:
+    """Processor time per example of one run: the least of several, without what a bin costs however long it is."""
+    engine = make_engine(config, "kernel", range(stream.at_once))
+    short, long = stream.timed
+    engine.advance(short)
+    least = {short: math.inf, long: math.inf}
     for _ in range(TIMES):
-        begun = time.thread_time()
-        engine.advance(TIMED)
-        least = min(least, time.thread_time() - begun)
-    return least / TIMED / AT_ONCE
+        for examples in least:
+            begun = time.thread_time()
+            engine.advance(examples)
+            least[examples] = min(least[examples], time.thread_time() - begun)
+    return (least[long] - least[short]) / (long - short) / stream.at_once

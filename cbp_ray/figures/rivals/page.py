@@ -1,21 +1,20 @@
 """What the comparison leaves behind: tables, drawings, verdicts, and one page with all of them."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cbp_ray.figures import markdown, statistics, tables
 from cbp_ray.figures.claims import LEVEL, Claim, Finding, evaluate
-from cbp_ray.figures.rivals.claims import CLAIMS
+from cbp_ray.figures.documentation import replace_part
+from cbp_ray.figures.provenance import told
+from cbp_ray.figures.rivals.claims import claims_of
 from cbp_ray.figures.rivals.comparison import Place, Report
 from cbp_ray.figures.rivals.drawings import draw_curves, draw_totals
-from cbp_ray.sweeps.provenance import commit
+from cbp_ray.figures.rivals.streams import Stream
 
-HEAD = (
-    "| competitor | best setting | squared error (95%) | late | rise | rank (95%) | better than BP | cost |\n"
-    + "|---" * 8
-    + "|"
-)
+COLUMNS = "| competitor | best setting | {} (95%) | late | rise | rank (95%) | better than BP | cost |\n" + "|---" * 8 + "|"
 
 
 @dataclass(frozen=True)
@@ -24,25 +23,53 @@ class Written:
 
     paths: tuple[Path, ...]
     findings: tuple[Finding, ...]
+    text: str
+    """The page without its title, with pictures in the same folder."""
 
 
-def write_report(stream: str, report: Report, directory: Path, command: str) -> Written:
-    """Draws and judges, and writes `rivals_<stream>.md`, `.csv`, `_claims.json`, `_totals` and `_curves` as .png and .pdf."""
+def write_reports(reports: Sequence[Report], directory: Path) -> Written:
+    """Draws and judges one stream, given a report for each length of its runs.
+
+    Writes `rivals_<stream>.md` and `_claims.json`, and `rivals_<stream>_<examples>.csv`, `_totals` and `_curves` as .png and
+    .pdf for each length. Claims are judged by the first.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    kinds = {str(kind): report.places(kind) for kind in report.kinds}
-    name = f"rivals_{stream}"
-    draw_totals(kinds, directory / f"{name}_totals")
-    draw_curves(kinds, directory / f"{name}_curves")
-    findings = tuple(finding for claim in CLAIMS if (finding := _judge(claim, report)) is not None)
-    texts = {
-        f"{name}.csv": tables.to_csv([place.row for places in kinds.values() for place in places]),
-        f"{name}_claims.json": markdown.claims_json(list(findings)),
-        f"{name}.md": _page(stream, report, kinds, findings, command),
-    }
-    for file, text in texts.items():
-        (directory / file).write_text(text, encoding="utf-8")
-    drawn = [directory / f"{name}_{what}.{kind}" for what in ("totals", "curves") for kind in ("png", "pdf")]
-    return Written((*(directory / file for file in texts), *drawn), findings)
+    stream, first = reports[0].stream, reports[0]
+    findings = tuple(finding for claim in claims_of(stream) if (finding := _judge(claim, first)) is not None)
+    grid, seeds = next(iter(first.chosen.values())).swept[0].curves.seeds, next(iter(first.found.values())).curves.seeds
+    parts = [
+        f"{stream.what} Settings are chosen on seeds {grid[0]} to {grid[-1]}, and reported on {seeds[0]} to {seeds[-1]}.\n",
+        told(directory, [stream.name]) + "\n",
+    ]
+    paths = []
+    for report in reports:
+        kinds = {str(kind): report.places(kind) for kind in report.kinds}
+        name = f"{stream.name}_{report.examples}"
+        draw_totals(kinds, directory / f"{name}_totals")
+        draw_curves(kinds, directory / f"{name}_curves")
+        table = directory / f"{name}.csv"
+        table.write_text(tables.to_csv([place.row for places in kinds.values() for place in places]), encoding="utf-8")
+        paths += [table, *(directory / f"{name}_{what}.{kind}" for what in ("totals", "curves") for kind in ("png", "pdf"))]
+        parts += _report(report, kinds, name)
+    parts += ["### Claims of other papers\n", markdown.claims_markdown(list(findings))]
+    text = "\n".join(parts)
+    page, claims = directory / f"{stream.name}.md", directory / f"{stream.name}_claims.json"
+    page.write_text(f"## {stream.title}\n\n{text}", encoding="utf-8")
+    claims.write_text(markdown.claims_json(list(findings)), encoding="utf-8")
+    return Written((page, claims, *paths), findings, text)
+
+
+def write_documentation(stream: Stream, written: Written, docs: Path) -> Path:
+    """Puts what was written of a stream into `rivals.md`, `figures/` and `data/` of a folder of documentation."""
+    for path in written.paths:
+        folder = {".png": docs / "figures", ".csv": docs / "data", ".json": docs / "data"}.get(path.suffix)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, folder / path.name)
+    page = docs / "rivals.md"
+    text = written.text.replace("](rivals_", "](figures/rivals_")
+    replace_part(page, stream.name, f"## {stream.title}\n\n{text}", title="# Rivals\n")
+    return page
 
 
 def _judge(claim: Claim, report: Report) -> Finding | None:
@@ -50,31 +77,32 @@ def _judge(claim: Claim, report: Report) -> Finding | None:
     return evaluate(claim, report) if list(claim.cells(report)) else None
 
 
-def _page(stream: str, report: Report, kinds: dict[str, list[Place]], findings: Sequence[Finding], command: str) -> str:
-    runs, seeds = report.settings.runs, next(iter(report.found.values())).curves.seeds
-    grid = next(iter(report.chosen.values())).swept[0].curves.seeds
+def _report(report: Report, kinds: dict[str, list[Place]], name: str) -> list[str]:
+    """The part of a page about runs of one length."""
+    first = next(iter(kinds.values()))[0]
+    label = "squared error" if first.performance == "error" else "accuracy"
+    adjusted = " (both divided by the linear tracker's)" if report.stream.adjusts else ""
     parts = [
-        f"# Rivals on {stream.replace('_', ' ')}\n",
-        f"`{command}`, commit {commit()}. Settings were chosen on seeds {grid[0]} to {grid[-1]}, and are reported on "
-        f"{seeds[0]} to {seeds[-1]}.\n",
-        f"Each competitor at the best of its grid, which was chosen on other seeds; {runs} runs each, on the same data. "
-        "Squared error per example over the whole run, with 95% intervals from resampled runs; late error; how far it rises "
-        "above its low point, where both are divided by the linear tracker's; rank; the share of its settings that are better "
-        "than Backprop's best; and time per example against Backprop.\n",
+        f"### Runs of {report.examples:,} examples\n",
+        f"{report.settings.runs} runs of each competitor at the best of its grid, on the same data. {label.capitalize()} per "
+        f"example over the whole run, with 95% intervals from resampled runs; the same at the end; how far the error "
+        f"rises above its low point{adjusted}; rank; the share of its settings that are better than Backprop's best; and time "
+        "per example against Backprop.\n",
+        f"![{label} of all competitors]({name}_totals.png)\n",
+        f"![Learning curves of the best]({name}_curves.png)\n",
     ]
     for kind, places in kinds.items():
-        parts += [f"## {kind}\n", "\n".join([HEAD, *(_line(place) for place in places)]) + "\n"]
-        parts.append(_sentence(report, places) + "\n")
-    parts += ["## Claims of other papers\n", markdown.claims_markdown(list(findings))]
-    return "\n".join(parts)
+        table = "\n".join([COLUMNS.format(label), *(_line(place) for place in places)])
+        parts += [f"**{kind}.** {_sentence(report, places)}\n", f"{table}\n"]
+    return parts
 
 
 def _line(place: Place) -> str:
-    mean, low, high = place.total
     rank = "–" if place.rank is None else f"{place.rank[0]} ({place.rank[1]}–{place.rank[2]})"
-    row = place.row
+    mean, *ends, late = (value if place.performance == "error" else 1 - value for value in (*place.total, place.late))
+    low, high = sorted(ends)
     return (
-        f"| {place.chosen.group} | {row['setting']} | {mean:.4g} ({low:.4g}–{high:.4g}) | {place.late:.4g} "
+        f"| {place.chosen.group} | {place.row['setting']} | {mean:.4g} ({low:.4g}–{high:.4g}) | {late:.4g} "
         f"| {place.rise:+.1%} | {rank} | {place.share:.0%} | {place.cost:.2f} |"
     )
 
@@ -89,4 +117,4 @@ def _sentence(report: Report, places: Sequence[Place]) -> str:
         if statistics.interval(ratio, LEVEL, report.settings.runs)[0] <= 0:
             level.append(place.chosen.group)
     rest = f"; it can't be told from {', '.join(level)}" if level else "; all others have more"
-    return f"**{first.group}** has the least error{rest}."
+    return f"{first.group} has the least error{rest}."
