@@ -1,15 +1,17 @@
 """Trains PPO, PPO+L2 or Continual PPO with Ray Tune, in the manner of RLlib's own example scripts.
 
-    python -m rllib_ext.train --num-env-runners 2 --stop-timesteps 1000000
+    python -m rllib_ext.train --num-env-runners 1 --replacement-rate 1e-4 --stop-timesteps 1000000
 
 Results, Tune's TensorBoard files and RLlib's checkpoints are in STORAGE_PATH/NAME. A run that was interrupted goes on from its
-last checkpoint with `--resume`; with `--seed`, on Slippery Ant and with the same number of runners, as if nothing had been.
+last checkpoint with `--resume --name NAME`, which takes all other options from the run itself. PPO on Slippery Ant with
+`--seed` then goes on as if nothing had been. Resume only what you trust: Tune's and RLlib's own files are pickles.
 """
 
 import argparse
+import json
+import math
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -24,6 +26,12 @@ ACTIONS = {"SAC": "Box", "DQN": "Discrete"}
 """Kind of actions that an algorithm needs, if it does not take all."""
 STEPS = "env_runners/num_env_steps_sampled_lifetime"
 RETURN = "env_runners/episode_return_mean"
+OPTIONS = "options.json"
+"""Name of the file in a run's folder that has the options it was started with."""
+OF_A_CALL = ("address", "storage_path", "name", "resume")
+"""Options that a resumed run may be given; all others are the run's own."""
+MATURITY_THRESHOLD = 500
+LARGEST_SEED = 2**31 - 1
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,24 +48,26 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--algo", choices=ALGORITHMS, default="PPO", help="algorithm of RLlib; PPO has the paper's settings")
     what.add_argument("--env", default="SlipperyAnt-v0", help="environment, one of Gymnasium's (default: SlipperyAnt-v0)")
     what.add_argument("--friction-period", type=_count, help="time-steps between changes of friction on Slippery Ant")
-    what.add_argument("--replacement-rate", type=float, help="fraction of units replaced per update; without it, no unit is")
-    what.add_argument("--maturity-threshold", type=_from_zero, default=500, help="updates that a unit is safe (default: 500)")
+    what.add_argument("--replacement-rate", type=_number, help="fraction of units replaced per update; without it, no unit is")
+    what.add_argument(
+        "--maturity-threshold", type=_from_zero, help=f"updates that a unit is safe (default: {MATURITY_THRESHOLD})"
+    )
     what.add_argument("--utility", choices=get_args(Utility), help="which measure decides (default: overall)")
-    what.add_argument("--weight-decay", type=float, default=0.0, help="L2 coefficient: PPO+L2 (default: 0)")
-    what.add_argument("--lr", type=float, help="step size (default: the algorithm's)")
-    what.add_argument("--seed", type=int, help="seed; with it, a run can be repeated and resumed exactly")
+    what.add_argument("--weight-decay", type=_number, default=0.0, help="L2 coefficient: PPO+L2 (default: 0)")
+    what.add_argument("--lr", type=_positive, help="step size (default: the algorithm's)")
+    what.add_argument("--seed", type=_seed, help="seed; with it, PPO can be repeated, and on Slippery Ant resumed exactly")
 
     where = made.add_argument_group("where")
     where.add_argument("--num-env-runners", type=_from_zero, default=0, help="processes that sample; 0: the one that learns")
     where.add_argument("--num-envs-per-env-runner", type=_count, default=1, help="environments of each (default: 1)")
     where.add_argument("--num-learners", type=_from_zero, default=0, help="processes that learn; 0: the algorithm's own")
-    where.add_argument("--num-gpus-per-learner", type=float, default=0, help="GPUs of each (default: 0)")
+    where.add_argument("--num-gpus-per-learner", type=_number, default=0, help="GPUs of each (default: 0)")
     where.add_argument("--address", help="address of a Ray cluster, or auto; without it, a local one is started")
 
     until = made.add_argument_group("how long")
     until.add_argument("--stop-timesteps", type=_count, default=1_000_000, help="time-steps (default: 1000000)")
     until.add_argument("--stop-iters", type=_count, help="iterations")
-    until.add_argument("--stop-reward", type=float, help="mean return of episodes")
+    until.add_argument("--stop-reward", type=_number, help="mean return of episodes")
 
     kept = made.add_argument_group("what is kept")
     kept.add_argument("--storage-path", type=Path, default=Path("results"), help="folder of results (default: results)")
@@ -67,15 +77,77 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _count(text: str, least: int = 1) -> int:
-    """An integer that is large enough, also as `1e6`."""
-    number = float(text)
-    if not number.is_integer() or number < least:
-        raise argparse.ArgumentTypeError(f"must be an integer, {least} or more, got {text!r}")
+def _number(text: str) -> float:
+    """A finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
+    return number
+
+
+def _positive(text: str) -> float:
+    number = _number(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text!r}")
+    return number
+
+
+def _count(text: str, least: int = 1, most: float = math.inf) -> int:
+    """An integer in a range, also as `1e6`."""
+    number = _number(text)
+    if not number.is_integer() or not least <= number <= most:
+        ends = f"{least} or more" if most == math.inf else f"{least} to {most}"
+        raise argparse.ArgumentTypeError(f"must be an integer, {ends}, got {text!r}")
     return int(number)
 
 
-_from_zero = partial(_count, least=0)
+def _from_zero(text: str) -> int:
+    return _count(text, least=0)
+
+
+def _seed(text: str) -> int:
+    return _count(text, least=0, most=LARGEST_SEED)
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a call; those that a resumed run has of its own are read from its folder.
+
+    Raises:
+      InputError: for a name that is taken, one that is not there, or an option that contradicts the resumed run.
+    """
+    options = parser().parse_args(arguments)
+    if options.replacement_rate is None and (options.utility or options.maturity_threshold is not None):
+        given = "--utility" if options.utility else "--maturity-threshold"
+        if not options.resume:
+            raise InputError(f"{given}: must come with --replacement-rate, got it alone; add --replacement-rate 1e-4, say")
+    options.name = options.name or f"{'continual_' if options.replacement_rate is not None else ''}{options.algo.lower()}"
+    if Path(options.name).name != options.name or options.name in (".", ".."):
+        raise InputError(f"--name: must be the name of a folder, got {options.name!r}; leave slashes out")
+    folder = options.storage_path.resolve() / options.name
+    if options.resume != folder.exists():
+        there = "there is none" if options.resume else "there is one already"
+        fix = "leave --resume out" if options.resume else "give another --name, or --resume it"
+        raise InputError(f"--name: {there} in {folder}; {fix}")
+    if not options.resume:
+        return options
+    try:
+        stored: dict[str, Any] = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(
+            f"--resume: {folder} must have a readable {OPTIONS}, got none; start it again under another --name"
+        ) from None
+    unset = object()
+    asking = parser()
+    asking.set_defaults(**dict.fromkeys(vars(options), unset))
+    for name, value in vars(asking.parse_args(arguments)).items():
+        if value is not unset and name not in OF_A_CALL and value != stored.get(name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option}: the run has {stored.get(name)}, got {value}; leave it out, or start another --name")
+    own = {name: stored.get(name, value) for name, value in vars(options).items() if name not in OF_A_CALL}
+    return argparse.Namespace(**vars(options) | own)
 
 
 def make_config(options: argparse.Namespace) -> Any:
@@ -99,7 +171,7 @@ def make_config(options: argparse.Namespace) -> Any:
     if options.replacement_rate is not None:
         config.continual_backprop(
             replacement_rate=options.replacement_rate,
-            maturity_threshold=options.maturity_threshold,
+            maturity_threshold=MATURITY_THRESHOLD if options.maturity_threshold is None else options.maturity_threshold,
             utility=options.utility,
         )
     _check_environment(options.env, options.algo)
@@ -126,22 +198,45 @@ def _check_environment(name: str, algorithm: str) -> None:
         )
 
 
+def _check_fits(config: Any, options: argparse.Namespace) -> None:
+    """Refuses a run that no cluster of this size can start: Tune would wait for ever."""
+    from cbp_ray.sweeps import cluster
+
+    bundles = config.algo_class.default_resource_request(config).bundles
+    nodes = cluster.offered()
+    if not cluster.most_trials(nodes, bundles):
+        wanted, there = (sum(each.get("CPU", 0.0) for each in group) for group in (bundles, nodes))
+        gpus = sum(each.get("GPU", 0.0) for each in bundles)
+        raise InputError(
+            f"--num-env-runners: must fit on the cluster, got {options.num_env_runners}, with {options.num_learners} learners: "
+            f"{wanted:g} cores and {gpus:g} GPUs, of {there:g} cores; use fewer, or an --address with more"
+        )
+
+
+def _keep_options(options: argparse.Namespace, folder: Path) -> None:
+    """Writes down what the run was started with."""
+    try:
+        folder.mkdir(parents=True)
+        text = json.dumps({name: value for name, value in vars(options).items() if name not in OF_A_CALL}, indent=2)
+        (folder / OPTIONS).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"--storage-path: must be a folder that can be written, got {folder.parent} ({error.strerror})"
+        ) from None
+
+
 def train(options: argparse.Namespace) -> int:
     """Runs or resumes what the options ask for. Returns the exit code."""
-    name = options.name or f"{'continual_' if options.replacement_rate is not None else ''}{options.algo.lower()}"
     storage = options.storage_path.resolve()
-    folder = storage / name
-    if options.resume != folder.exists():
-        there = "there is none" if options.resume else "there is one already"
-        fix = "leave --resume out" if options.resume else "give another --name, or --resume it"
-        raise InputError(f"--name: {there} in {folder}; {fix}")
+    folder = storage / options.name
     config = make_config(options)
 
     from cbp_ray.sweeps import cluster
 
-    with cluster.connected(cluster.resolve_address(options.address)):
+    with cluster.connected(cluster.resolve_address(options.address), sweep=False):
         from ray import tune
 
+        _check_fits(config, options)
         stop = {STEPS: options.stop_timesteps, "training_iteration": options.stop_iters, RETURN: options.stop_reward}
         checkpoints = tune.CheckpointConfig(checkpoint_frequency=options.checkpoint_freq, checkpoint_at_end=True, num_to_keep=2)
         if options.resume:
@@ -149,11 +244,12 @@ def train(options: argparse.Namespace) -> int:
                 str(folder), config.algo_class, param_space=config, resume_unfinished=True, resume_errored=True
             )
         else:
+            _keep_options(options, folder)
             tuner = tune.Tuner(
                 config.algo_class,
                 param_space=config,
                 run_config=tune.RunConfig(
-                    name=name,
+                    name=options.name,
                     storage_path=str(storage),
                     stop={key: limit for key, limit in stop.items() if limit is not None},
                     checkpoint_config=checkpoints,
@@ -186,9 +282,8 @@ def train(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the script; bad input is one line and exit code 2."""
-    options = parser().parse_args(arguments)
     try:
-        return train(options)
+        return train(read_options(arguments))
     except (InputError, ClusterError) as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         return 2 if isinstance(error, InputError) else 1

@@ -22,14 +22,18 @@ OBJECT_STORE_BYTES = 100 * 2**20
 ANSWER_SECONDS = 5.0
 """How long to wait for an answer from a cluster's address."""
 
-QUIET = {
+OF_SWEEPS = {
     # Our own progress says what happens; Tune's loggers repeat it for every trial.
-    "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    "TUNE_WARN_THRESHOLD_S": "60",
     # Sweeps resume from their results. Tune's own snapshot is never read, and takes long for thousands of trials.
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",
+}
+"""What Tune leaves out where sweeps have their own: its loggers and its snapshots."""
+
+QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_THRESHOLD_S": "60",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -73,13 +77,17 @@ def resolve_address(address: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connected(address: str | None, sweep: bool = True) -> Iterator[None]:
     """A connection to Ray for the length of a sweep; one that is there already is used and left alone.
+
+    Args:
+      address: the cluster; None for an embedded one.
+      sweep: whether results and progress are ours; otherwise Tune logs and takes snapshots as it always does.
 
     Raises:
       InputError: if the cluster cannot be reached, has another token, or is not the one that is connected.
     """
-    for name, value in QUIET.items():
+    for name, value in (QUIET | (OF_SWEEPS if sweep else {})).items():
         os.environ.setdefault(name, value)
     if address is None or has_token():
         use_token()
@@ -197,13 +205,17 @@ def check_alive() -> None:
 
 def slots(resources: Resources, helpers: int = 0) -> int:
     """How many trials run at once on the nodes that are there now, each with `helpers` cores more on any node."""
+    wanted = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory_mb * 2**20}
+    wanted = {name: amount for name, amount in wanted.items() if amount}
+    return most_trials(offered(), [wanted, *[{"CPU": 1.0}] * helpers])
+
+
+def offered() -> list[dict[str, float]]:
+    """The resources of each node that is there now."""
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    wanted = {"CPU": resources.cpu, "GPU": resources.gpu, "memory": resources.memory_mb * 2**20}
-    wanted = {name: amount for name, amount in wanted.items() if amount}
-    free = [dict(node["Resources"]) for node in nodes if node["Alive"]]
-    return most_trials(free, [wanted, *[{"CPU": 1.0}] * helpers])
+    return [dict(node["Resources"]) for node in nodes if node["Alive"]]
 
 
 def most_trials(free: list[dict[str, float]], bundles: list[dict[str, float]]) -> int:

@@ -1,10 +1,21 @@
 """`python -m rllib_ext.train`: options of RLlib's own scripts, checkpoints, resume."""
 
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rllib_ext.train import main, make_config, parser
+from cbp_ray.errors import InputError
+from cbp_ray.sweeps import cluster
+from rllib_ext.train import main, make_config, parser, read_options
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -37,6 +48,9 @@ def test_other_algorithms_of_rllib() -> None:
         (["--algo", "DQN"], "--env: DQN must have Discrete actions, got SlipperyAnt-v0 with Box"),
         (["--resume"], "--name: there is none"),
         (["--address", "ray://elsewhere:10001"], "address: must be HOST:PORT"),
+        (["--utility", "overall"], "--utility: must come with --replacement-rate"),
+        (["--maturity-threshold", "5"], "--maturity-threshold: must come with --replacement-rate"),
+        (["--name", "../elsewhere"], "--name: must be the name of a folder"),
     ],
 )
 def test_bad_input_is_one_line(options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,29 +60,111 @@ def test_bad_input_is_one_line(options: list[str], message: str, tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("options", [["--num-env-runner", "3"], ["--num-env-runners", "-1"], ["--stop-timesteps", "ten"]])
+WRONG = ["--num-env-runner 3", "--num-env-runners -1", "--num-env-runners two", "--stop-timesteps ten", "--stop-timesteps 1.5"]
+WRONG += ["--lr -1", "--lr nan", "--seed 8589934592", "--weight-decay much", "--utility best"]
+
+
+@pytest.mark.parametrize("options", [option.split() for option in WRONG], ids=WRONG)
 def test_an_unknown_option_or_number_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(options)
     error = capsys.readouterr().err
     assert caught.value.code == 2 and error.count("\n") == 1 and "--help" in error
+    assert options[0] in error and "function" not in error
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     text = capsys.readouterr().out
-    assert "--stop-timesteps" in text and "--resume" in text and "python -m rllib_ext.train --num-env-runners 2" in text
+    assert "--stop-timesteps" in text and "--resume" in text and "python -m rllib_ext.train --num-env-runners 1" in text
+
+
+def test_a_resumed_run_has_its_own_options(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    call = ["--storage-path", str(tmp_path), "--name", "mine", "--resume"]
+    with pytest.raises(InputError, match=r"options\.json"):
+        read_options(call)
+    started = parser().parse_args(["--replacement-rate", "1e-3", "--stop-timesteps", "5000", "--num-env-runners", "2"])
+    stored = {name: value for name, value in vars(started).items() if name not in ("address", "storage_path", "name", "resume")}
+    (folder / "options.json").write_text(json.dumps(stored))
+    options = read_options(call)
+    assert (options.replacement_rate, options.stop_timesteps, options.num_env_runners) == (1e-3, 5000, 2)
+    assert options.resume and options.name == "mine"
+    # What is said again is allowed, also a default; what contradicts is not, also a default.
+    assert read_options([*call, "--num-env-runners", "2"]).num_env_runners == 2
+    for option, value in (("--stop-timesteps", "9000"), ("--num-env-runners", "0"), ("--lr", "0.1")):
+        with pytest.raises(InputError, match=option):
+            read_options([*call, option, value])
+
+
+def test_a_run_that_does_not_fit_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "connected", lambda address, sweep=True: contextlib.nullcontext())
+    monkeypatch.setattr(cluster, "offered", lambda: [{"CPU": 2.0}])
+    assert main(["--storage-path", str(tmp_path), "--num-env-runners", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "--num-env-runners: must fit" in error and "3 cores" in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_are_one_line_in_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rllib_ext.train", "--env", "SliperyAnt-v0", "--storage-path", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_run_has_tensorboard_files_and_is_refused_under_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--storage-path", str(tmp_path), "--env", "CartPole-v1", "--seed", "3", "--replacement-rate", "1e-3"]
+    assert main([*options, "--stop-iters", "1", "--checkpoint-freq", "1"]) == 0
+    assert "done: 4,096 time-steps" in capsys.readouterr().out
+    folder = tmp_path / "continual_ppo"
+    assert list(folder.glob("*/checkpoint_*")) and list(folder.glob("*/events.out.tfevents.*"))
+    assert list(folder.glob("*/progress.csv")) and list(folder.glob("*/result.json"))
+    assert main(options) == 2
+    assert "there is one already" in capsys.readouterr().err
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_run_is_kept_refused_under_its_name_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--storage-path", str(tmp_path), "--num-env-runners", "1", "--seed", "3", "--replacement-rate", "1e-3"]
-    assert main([*options, "--stop-timesteps", "8192", "--checkpoint-freq", "1"]) == 0
-    assert "done: 8,192 time-steps" in capsys.readouterr().out
-    folder = tmp_path / "continual_ppo"
-    assert list(folder.glob("*/checkpoint_*")) and list(folder.glob("*/events.out.tfevents.*"))
-    assert main(options) == 2
-    assert "there is one already" in capsys.readouterr().err
-    assert main([*options, "--resume"]) == 0
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rllib_ext.train", "--storage-path", str(tmp_path), "--name", "run"]
+    new = ["--num-env-runners", "1", "--seed", "3", "--replacement-rate", "1e-3", "--stop-iters", "8", "--checkpoint-freq", "1"]
+    first = subprocess.Popen([*command, *new], start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        # Tune's snapshot follows its checkpoints within ten seconds.
+        wait_until(lambda: len(rows(tmp_path / "run")) >= 4)
+        time.sleep(12)
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    before = rows(tmp_path / "run")
+    assert len(before) < 8
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "done: 32,768 time-steps" in done.stdout, done.stdout + done.stderr
+    after = rows(tmp_path / "run")
+    assert [row["training_iteration"] for row in after][-1] == 8
+    # It did not begin anew, and what it repeated came out as before.
+    again = [row["training_iteration"] for row in after[len(before) :]]
+    assert again[0] >= 3
+    returns = {row["training_iteration"]: row["env_runners"].get("episode_return_mean") for row in before}
+    for row in after[len(before) :]:
+        known = returns.get(row["training_iteration"])
+        assert known is None or known == row["env_runners"].get("episode_return_mean")
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """What Tune has logged, an entry per iteration."""
+    lines = [line for path in folder.glob("*/result.json") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
+    """Waits, and fails if it takes too long."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
