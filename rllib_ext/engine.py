@@ -234,6 +234,9 @@ class _Run:
         if "rollout" in whole:
             algorithm.env_runner_group.local_env_runner.load_rollout_state(whole["rollout"])
         else:
+            wanted = self.settings.num_env_runners
+            if len(found := [key for key, each in whole.get("rollouts", {}).items() if each]) != wanted:
+                raise InputError(f"checkpoint: must have {wanted} env runners, got {len(found)}; begin this run anew")
             algorithm.restore_rollouts(whole["rollouts"])
         # Last, because the random state is part of it.
         algorithm.learner_group.set_state(whole["learner"])

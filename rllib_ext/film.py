@@ -82,7 +82,8 @@ def train_policy(steps: int, seed: int, folder: Path, progress: Callable[[int, f
     config = policy_config(steps)
     engine = RllibEngine(config, (seed,))
     # The schedule of frictions never comes into play, so that a longer training goes on with a shorter one.
-    kept = {int(path.stem.rpartition("-")[2]): path for path in folder.glob(f"seed-{seed}-*.npz")}
+    found = [(path.stem.rpartition("-")[2], path) for path in folder.glob(f"seed-{seed}-*.npz")]
+    kept = {int(steps): path for steps, path in found if steps.isdigit()}
     usable = max((steps for steps in kept if steps <= config.examples), default=None)
     if usable is not None:
         engine.load_state(load_checkpoint(kept[usable]), usable)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cbp_ray.cli.options import check_storage, storage_option
+from cbp_ray.cli.options import check_storage, check_writable, storage_option
 from cbp_ray.errors import InputError
 
 
@@ -50,10 +50,14 @@ def film(steps: int, seed: int, frictions: tuple[float, ...], seconds: float, ou
         raise InputError(f"--out: must end in .gif, got {str(out)!r}; use {out.with_suffix('.gif')}")
     if "://" in storage:
         raise InputError(f"--storage: must be a folder of this machine, got {storage!r}; use results, say")
+    check_writable(out.resolve().parent, "--out")
     folder = Path(check_storage(storage)) / "film"
 
+    from cbp_ray.results.keys import config_key
     from rllib_ext.film import draw_film, film_scene, policy_config, train_policy
 
+    # By the results' version: a training does not go on with another one's numbers.
+    folder = folder / config_key(policy_config(1), "rllib")
     wanted = policy_config(steps).examples
     with click.progressbar(length=wanted, label="training", show_pos=True, item_show_func=_last_return) as bar:
         policy = train_policy(steps, seed, folder, lambda done, value: bar.update(done - bar.pos, value))

@@ -98,7 +98,8 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
 
     at_once = max(1, int(len(os.sched_getaffinity(0)) / (sweep.resources.cpu + sweep.helpers)))
     at_once = min(at_once, max_concurrent or at_once)
-    cores = at_once * (1 + sweep.helpers)
+    per_trial, there = sweep.resources.cpu + sweep.helpers, len(os.sched_getaffinity(0))
+    cores = at_once * per_trial
     plan = make_plan(find_missing(sweep, Store(storage, sweep.name)), at_once)
     estimate: dict[str, Any] = {
         "sweep": sweep.name,
@@ -109,12 +110,13 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
         "stored_runs": plan.stored_runs,
         "trials": len(plan.trials),
         "core_seconds": round(plan.core_seconds, 1),
-        "cores": cores,
+        "cores": round(cores, 3),
         "wall_seconds": round(plan.wall_seconds(at_once), 1),
         "memory_mb": round(plan.memory_bytes * min(at_once, max(len(plan.trials), 1)) / 2**20),
     }
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
     estimate["warnings"] = [
+        *([f"a trial reserves {per_trial:g} cores, this machine has {there}"] if per_trial > there else []),
         *([f"more memory than this machine has, {memory:.0f} MB"] if estimate["memory_mb"] > memory else []),
         *(["more than a year"] if estimate["wall_seconds"] > YEAR_SECONDS else []),
     ]
@@ -135,7 +137,7 @@ def _dry_run(sweep: "Sweep", storage: str, as_json: bool, max_concurrent: int | 
     click.echo(f"stored already: {plan.stored_runs} runs; to do: {plan.runs} runs in {len(plan.trials)} trials")
     at_most = "at most " if sweep.tune is not None and sweep.tune.scheduler.name != "none" else ""
     click.echo(
-        f"estimate: {at_most}{span(plan.core_seconds)} of one core, {span(estimate['wall_seconds'])} on {cores} cores, "
+        f"estimate: {at_most}{span(plan.core_seconds)} of one core, {span(estimate['wall_seconds'])} on {cores:g} cores, "
         f"{estimate['memory_mb']} MB of memory"
     )
     for warning in estimate["warnings"]:

@@ -168,6 +168,11 @@ class OnlineConfig(Model):
         return make(cls, config)
 
     @property
+    def label(self) -> str:
+        """What the method is called in print where it learns this problem."""
+        return (self.algorithm.ppo_label if self.problem.learned_by_ppo else None) or self.algorithm.label
+
+    @property
     def bins(self) -> int:
         """Number of points that a run records."""
         return -(-self.examples // self.bin_size)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow.parquet
 
 from cbp_ray.figures import markdown, tables
-from cbp_ray.figures.claims import Verdict
+from cbp_ray.figures.claims import LEAST_RUNS, Finding, Verdict
 from cbp_ray.figures.provenance import told
 from cbp_ray.figures.reproduce import Product
 from cbp_ray.results import Store, config_key
+from cbp_ray.results.keys import describe_seeds
 from cbp_ray.sweeps import Sweep
 from cbp_ray.sweeps.sweep import join
 
@@ -51,11 +52,18 @@ def write_documentation(
     claims.write_text(markdown.claims_json(findings), encoding="utf-8")
     counts = ", ".join(f"{sum(f.verdict is verdict for f in findings)} {markdown.WORDS[verdict]}" for verdict in Verdict)
     text = f"{_introduction(name, products, sweeps, storage, figures)}\n\n### Claims\n\n"
-    text += f"Of {len(findings)} claims, {counts}.\n\n{markdown.claims_table(findings)}"
+    text += f"Of {len(findings)} claims, {counts}.{_too_few(findings)}\n\n{markdown.claims_table(findings)}"
     text += "".join(_section(product, sweep, storage) for product, sweep in zip(products, sweeps, strict=True))
     page = docs / "results.md"
     replace_part(page, name, text)
     return [*written, bins, claims, page]
+
+
+def _too_few(findings: Sequence[Finding]) -> str:
+    """Why claims are undecided that have too few runs to be anything else."""
+    if all(finding.runs >= LEAST_RUNS for finding in findings):
+        return ""
+    return f" With fewer than {LEAST_RUNS} runs per setting, a claim is undecided by rule, whatever its interval."
 
 
 def _introduction(
@@ -80,7 +88,8 @@ def _section(product: Product, sweep: Sweep, storage: str | os.PathLike[str]) ->
     best = [row for row in product.rows if row["best"]]
     # What is the same in all rows stands in the text above.
     told = [name for name in best[0] if len({str(row[name]) for row in best}) > 1]
-    numbers = markdown.numbers_table([{name: row[name] for name in told} for row in best])
+    labels = {setting.algorithm: setting.label for setting in product.settings}
+    numbers = markdown.numbers_table([{name: row[name] for name in told} for row in best], labels)
     text += _folded(f"Numbers of the best settings (<code>data/{figure.key}.csv</code> has all settings)", numbers)
     for finding in product.findings:
         text += f'\n**{finding.key}: {finding.verdict}.** "{finding.quote}" {finding.definition}\n'
@@ -95,17 +104,18 @@ def _folded(summary: str, text: str) -> str:
 def _scale(sweep: Sweep) -> str:
     """What is smaller than in the paper, if something is: read off the runs themselves, so that it can't be forgotten."""
     configs = [configuration.config for configuration in sweep.configurations]
-    tasks = [config.problem.examples_per_task for config in configs]
-    if None in tasks:
+    problem = configs[0].problem
+    if not problem.change:
         return ""
     facts = {
         "hidden layers of": {str(config.network.hidden[0]) for config in configs},
         "runs of": {f"{config.examples:,}" for config in configs},
         "bins of": {f"{config.bin_size:,}" for config in configs},
-        "a new permutation every": {f"{length:,}" for length in tasks},
+        f"{problem.change} every": {f"{config.problem.change_period:,}" for config in configs},
     }
     words = (f"{name} {', '.join(sorted(values, key=lambda v: (len(v), v)))}" for name, values in facts.items())
-    return f"Drawn here: {'; '.join(words)} examples. "
+    seeds = f"seeds {describe_seeds(sweep.seeds)}"
+    return f"Drawn here: {'; '.join(words)} {problem.example}s; {seeds}. "
 
 
 def _engine_seconds(sweep: Sweep, storage: str | os.PathLike[str]) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.figures.claims import CellFinding, Finding, Verdict
 from cbp_ray.figures.tables import rounded
-from cbp_ray.methods import methods
 
 WORDS = {Verdict.HOLDS: "hold", Verdict.FAILS: "fail", Verdict.UNDECIDED: "are undecided"}
 """Verdicts in a sentence about several claims."""
@@ -51,12 +50,17 @@ def _verdict(cell: CellFinding) -> str:
     return MARKS[cell.verdict] + needed
 
 
-def numbers_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of `tables.settings_table` for people: columns that say nothing are left out, numbers have four digits."""
+def numbers_table(rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> str:
+    """Rows of `tables.settings_table` for people: columns that say nothing are left out, numbers have four digits.
+
+    Args:
+      rows: the rows.
+      labels: what each method is called in print.
+    """
     columns = [name for name in rows[0] if any(row[name] not in (None, False) and row[name] == row[name] for row in rows)]
     return _table(
         [name.replace("_", " ").removesuffix(" se") + (" ±" if name.endswith("_se") else "") for name in columns],
-        [[_value(name, row[name]) for name in columns] for row in rows],
+        [[_value(name, row[name], labels) for name in columns] for row in rows],
     )
 
 
@@ -76,11 +80,11 @@ def _number(value: float) -> str:
     return f"{value:+.3f}"
 
 
-def _value(column: str, value: Any) -> str:
+def _value(column: str, value: Any, labels: Mapping[str, str]) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
     if column == "algorithm":
-        return methods()[value].label
+        return labels[value]
     if column == "activation" and value is not None:
         return ACTIVATIONS[value].label
     return str(rounded(value, 4)).replace("_", " ")

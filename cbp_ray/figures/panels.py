@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cbp_ray.figures import style
+from cbp_ray.figures.claims import LEAST_RUNS
 from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.figures.statistics import Array
 from cbp_ray.methods import methods
@@ -51,6 +52,10 @@ def curve(
         curves, metric = setting.survivors.curves, metric or setting.config.problem.performance
         mean, error = factor * curves.mean(metric), factor * curves.standard_error(metric)
         style.band(panel, curves.examples / 1e6, mean, error, label, look)
+        if 1 < len(curves.seeds) < LEAST_RUNS:
+            # So few that each can be shown, and that their standard error says little.
+            for run in curves[metric]:
+                panel.plot(curves.examples / 1e6, factor * run, color=look["color"], linewidth=0.3, alpha=0.6)
     if setting.diverged:
         style.note(panel, f"{label} without the {setting.diverged} of {len(setting.curves.seeds)} runs that diverged")
 

@@ -86,10 +86,11 @@ def produce(figure: Figure, settings: Settings, directory: Path, findings: Seque
     path = directory / figure.key
     figure.drawing(settings, path)
     rows = tables.settings_table(figure, settings)
+    labels = {setting.algorithm: setting.label for setting in settings}
     findings = check(figure, settings) if findings is None else list(findings)
     texts = {
         f"{figure.key}.csv": tables.to_csv(rows),
-        f"{figure.key}.md": f"# {figure.title}\n\n{markdown.numbers_table(rows)}",
+        f"{figure.key}.md": f"# {figure.title}\n\n{markdown.numbers_table(rows, labels)}",
         f"{figure.key}_claims.json": markdown.claims_json(findings),
         f"{figure.key}_claims.md": f"# {figure.title}: claims\n\n{markdown.claims_markdown(findings)}",
     }

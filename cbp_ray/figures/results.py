@@ -33,8 +33,8 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """What the method is called in print."""
-        return self.config.algorithm.label
+        """What the method is called in print where it learns this problem."""
+        return self.config.label
 
     @property
     def look(self) -> dict[str, Any]:
@@ -95,6 +95,8 @@ class Setting:
         """[runs, bins]: squared error, or the fraction of wrong classifications. Small is good, whatever the problem."""
         metric = self.config.problem.performance
         values = self.curves[metric]
+        if (episodes := self.curves.metrics.get("episodes")) is not None:
+            values = _carried_over(values, episodes == 0)
         return values if metric == "error" else np.asarray(1 - values)
 
     @cached_property
@@ -202,6 +204,14 @@ class Settings:
     def label(self, algorithm: str) -> str:
         """What a method that is among the settings is called in print."""
         return next(setting.label for setting in self._settings if setting.algorithm == algorithm)
+
+
+def _carried_over(values: Array, missing: NDArray[np.bool_]) -> Array:
+    """Values [runs, bins] with the latest known one where one is missing: in a bin in which no episode ended."""
+    values = values.copy()
+    for number in range(1, values.shape[1]):
+        values[:, number] = np.where(missing[:, number], values[:, number - 1], values[:, number])
+    return values
 
 
 def _equal(value: Any, wanted: Any) -> bool:

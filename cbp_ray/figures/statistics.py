@@ -40,8 +40,10 @@ def interval(statistic: Array, level: float, runs: int) -> tuple[float, float]:
 
     They are percentiles of the resamples or, if runs are few, Student's t times the standard error. For a mean, the
     standard deviation of its resamples times √(n / (n - 1)) is its standard error, so that Student's interval is then the
-    textbook's.
+    textbook's. A single run has no interval, and so the widest.
     """
+    if runs == 1:
+        return -math.inf, math.inf
     estimate, tail = float(statistic[0]), (1 - level) / 2
     if 1 < runs < FEW_RUNS:
         from scipy.special import stdtrit

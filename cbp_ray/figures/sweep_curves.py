@@ -132,15 +132,10 @@ def _comparable(name: str, config: OnlineConfig, group: str | None) -> tuple[str
 def _in_words(name: str, config: OnlineConfig) -> str:
     leaf, value = name.rpartition(".")[2], flat_settings(config)[name]
     if name == ALGORITHM:
-        return (config.algorithm.ppo_label if _by_reward(config) else None) or config.algorithm.label
+        return config.label
     if leaf == "activation":
         return ACTIVATIONS[str(value)].label
     return (str(value) if leaf == "name" else f"{leaf} {_show(value)}").replace("_", " ")
-
-
-def _by_reward(config: OnlineConfig) -> bool:
-    """Whether PPO learns the problem: its examples are then time-steps."""
-    return config.problem.performance == "episode_return"
 
 
 def draw_sweep(sweep: Sweep, drawn: Mapping[str, Drawn], path: Path) -> None:
@@ -169,7 +164,7 @@ def draw_sweep(sweep: Sweep, drawn: Mapping[str, Drawn], path: Path) -> None:
             style.limit(panel, float(shown.min()), float(shown.max()))
         panel.set_xlim(0, max(int(each.summary.examples[-1]) for each in drawn.values()))
         style.large_numbers(panel)
-        panel.set_xlabel("time-steps" if _by_reward(configs[0]) else "examples")
+        panel.set_xlabel(f"{problem.example}s")
         panel.set_ylabel(problem.performance_label)
         if missing := say_missing(sweep, drawn):
             style.note(panel, missing)

@@ -15,11 +15,14 @@ from cbp_ray.problems.problem import COUNTS
 KIND = ("algorithm", "activation", "optimizer", "examples", "utility", "width", "task_length")
 """Properties that settings share among which one is the best."""
 
+OFTEN_THE_SAME = ("maturity_threshold",)
+"""Columns that are left out if they tell nothing apart."""
+
 
 def settings_table(figure: Figure, settings: Settings) -> list[dict[str, Any]]:
     """One row per setting: what it is, the figure's numbers, and whether it is the best of its kind."""
     best = {id(_best_of_kind(settings, setting)) for setting in settings}
-    return [
+    rows = [
         {
             **setting.told,
             "examples": setting.examples,
@@ -30,6 +33,11 @@ def settings_table(figure: Figure, settings: Settings) -> list[dict[str, Any]]:
         }
         for setting in settings
     ]
+    for name in OFTEN_THE_SAME:
+        if len({row[name] for row in rows} - {None}) < 2:
+            for row in rows:
+                del row[name]
+    return rows
 
 
 def _best_of_kind(settings: Settings, setting: Setting) -> Setting:

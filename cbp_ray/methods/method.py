@@ -129,5 +129,5 @@ class Method(Model):
         return None
 
 
-TOLD = ("replacement_rate", "weight_decay", "alpha_forward", "alpha_backward", "utility")
+TOLD = ("replacement_rate", "maturity_threshold", "weight_decay", "alpha_forward", "alpha_backward", "utility")
 """Columns of the tables of settings."""

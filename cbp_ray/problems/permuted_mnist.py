@@ -40,6 +40,7 @@ class PermutedMnistConfig(Problem):
     }
     diagnostics: ClassVar[dict[str, str]] = DIAGNOSTICS
     performance = "accuracy"
+    change = "a new permutation"
     performance_label = "accuracy (%)"
     loss = "loss"
     inputs: ClassVar[int] = 784

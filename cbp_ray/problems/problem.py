@@ -55,6 +55,12 @@ class Problem(Model):
     """What it records besides on request; empty if it can't."""
     loss: ClassVar[str | None] = None
     """The metric that is not finite once a run has diverged; None if there is none that tells."""
+    learned_by_ppo: ClassVar[bool] = False
+    """Whether PPO learns it, so that methods have the names of their PPO."""
+    example: ClassVar[str] = "example"
+    """What an example is called in print."""
+    change: ClassVar[str] = ""
+    """What happens every `change_period` examples, for the page of results; empty where that is always as in the paper."""
     outputs: ClassVar[int]
     """Number of outputs of the learning network."""
     if TYPE_CHECKING:

@@ -36,6 +36,9 @@ class SlipperyAntConfig(Problem):
         "replacements": "units replaced in the bin",
     }
     performance = "episode_return"
+    change = "a new friction"
+    example = "time-step"
+    learned_by_ppo = True
     performance_label = "episodic return"
     inputs: ClassVar[int] = 28
     """Numbers in an observation."""
@@ -70,6 +73,10 @@ class SlipperyAntConfig(Problem):
     """Environments that each of them steps in turn. Numbers depend on it."""
 
     @property
+    def change_period(self) -> int:
+        return self.friction_period
+
+    @property
     def updates_per_example(self) -> float:
         return self.epochs / self.minibatch_size
 
@@ -90,6 +97,8 @@ class SlipperyAntConfig(Problem):
         sampled = self.envs_per_runner * max(1, self.env_runners)
         if sampled > self.iteration_size:
             most = self.iteration_size // max(1, self.env_runners)
+            if not most:
+                raise SectionError(f".env_runners: must be at most {self.iteration_size}, got {self.env_runners}; use less")
             raise SectionError(f".envs_per_runner: must be at most {most}, got {self.envs_per_runner}; use less")
         if self.minibatch_size > self.iteration_size:
             raise SectionError(f".minibatch_size: must be at most {self.iteration_size}, got {self.minibatch_size}; use less")

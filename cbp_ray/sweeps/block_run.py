@@ -1,5 +1,6 @@
 """The runs of one block on a worker: advanced a few seconds at a time, kept in checkpoints, stored in the end."""
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ from cbp_ray.sweeps.provenance import environment
 STEP_SECONDS = 4.0
 """A worker reports about this often. Ctrl-C waits for the step that runs, and Tune waits no longer than 15 s."""
 
-CHECKPOINT_SECONDS = 45.0
-"""A trial that lasts longer leaves a checkpoint behind this often."""
+CHECKPOINT_SECONDS = float(os.environ.get("CBP_RAY_CHECKPOINT_SECONDS", 45.0))
+"""A trial that lasts longer leaves a checkpoint behind this often; the variable is read on the nodes."""
 
 TASK_CHECKPOINT_SECONDS = 1.0
 """Permuted MNIST leaves one behind after every task, but of tasks that are shorter than this only after some."""

@@ -62,7 +62,7 @@ class Plan:
     @property
     def core_seconds(self) -> float:
         """Estimated time of all cores that are reserved together."""
-        return sum(trial.seconds * (1 + trial.block.config.problem.helpers) for trial in self.trials)
+        return sum(trial.seconds * (self.sweep.resources.cpu + trial.block.config.problem.helpers) for trial in self.trials)
 
     @property
     def memory_bytes(self) -> float:

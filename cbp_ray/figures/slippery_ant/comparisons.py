@@ -1,6 +1,7 @@
 """What is computed from the runs of Slippery Ant: the columns of tables, and the comparisons that claims are made of.
 
-A *phase* is the time between two changes of the friction. A bin belongs to the phase in which it ends.
+A *phase* is the time between two changes of the friction. A bin belongs to the phase that it lies in; one that sees two
+frictions belongs to none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,15 +41,21 @@ def friction_period(setting: Setting) -> int:
 def phases(setting: Setting) -> list[Phase]:
     """The phases that have bins, one after the other."""
     period, ends = friction_period(setting), setting.curves.examples
-    numbers = (ends - 1) // period
-    return [Phase(int(number) * period, np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
+    first, last = np.concatenate([[0], ends[:-1]]) // period, (ends - 1) // period
+    inside = first == last
+    return [Phase(int(number) * period, np.flatnonzero(inside & (last == number))) for number in np.unique(last[inside])]
+
+
+def tenth(phase: Phase) -> int:
+    """Number of bins in a tenth of a phase, at least one."""
+    return max(1, len(phase.bins) // 10)
 
 
 def tenths(setting: Setting) -> tuple[Array, Array]:
     """Mean return of each run in the first and in the last tenth of each phase, [runs, phases]; at least one bin each."""
     returns = setting.curves[RETURN]
-    parts = [(phase.bins, max(1, len(phase.bins) // 10)) for phase in phases(setting)]
-    first, last = ([bins[:tenth] for bins, tenth in parts], [bins[-tenth:] for bins, tenth in parts])
+    parts = [(phase.bins, tenth(phase)) for phase in phases(setting)]
+    first, last = ([bins[:number] for bins, number in parts], [bins[-number:] for bins, number in parts])
     return (
         np.stack([returns[:, bins].mean(axis=1) for bins in first], axis=1),
         np.stack([returns[:, bins].mean(axis=1) for bins in last], axis=1),
@@ -56,7 +63,7 @@ def tenths(setting: Setting) -> tuple[Array, Array]:
 
 
 def beginning(setting: Setting) -> Array:
-    """Mean return of each run in the second half of the first phase, when it has learned to walk."""
+    """Mean return of each run in the second half of the first phase."""
     return _second_half(setting, phases(setting)[0])
 
 
@@ -136,8 +143,7 @@ def difference_grows(evidence: Evidence, utility: str, than: str) -> Iterator[Ce
 
 def label(evidence: Evidence, algorithm: str) -> str:
     """What a method is called where PPO learns by it."""
-    method = next(setting.config.algorithm for setting in evidence.settings if setting.algorithm == algorithm)
-    return method.ppo_label or method.label
+    return evidence.settings.label(algorithm)
 
 
 def in_words(utility: str) -> str:

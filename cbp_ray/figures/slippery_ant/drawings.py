@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cbp_ray.figures import style
+from cbp_ray.figures.claims import LEAST_RUNS
 from cbp_ray.figures.panels import best_of_each_method, curve
 from cbp_ray.figures.results import Setting, Settings
 from cbp_ray.figures.slippery_ant.comparisons import friction_period, in_words, phases, tenths
@@ -32,7 +33,7 @@ Line = tuple[Setting, str, dict[str, Any]]
 
 def draw_algorithms(settings: Settings, path: Path) -> None:
     """PPO, PPO+L2 and Continual PPO at their best settings (figure 9)."""
-    _draw([(one, one.config.algorithm.ppo_label or one.label, one.look) for one in best_of_each_method(settings)], path)
+    _draw([(one, one.label, one.look) for one in best_of_each_method(settings)], path)
 
 
 def draw_utilities(settings: Settings, path: Path) -> None:
@@ -40,8 +41,8 @@ def draw_utilities(settings: Settings, path: Path) -> None:
     plain = settings.one(algorithm="bp")
     utilities = dict.fromkeys(str(one.utility) for one in settings.select(algorithm="cbp"))
     shown = [(name, settings.best(algorithm="cbp", utility=name)) for name in style.UTILITIES if name in utilities]
-    lines = [(one, f"{one.config.algorithm.ppo_label}, {in_words(name)}", style.UTILITIES[name]) for name, one in shown]
-    _draw([(plain, plain.config.algorithm.ppo_label or plain.label, plain.look), *lines], path)
+    lines = [(one, f"{one.label}, {in_words(name)}", style.UTILITIES[name]) for name, one in shown]
+    _draw([(plain, plain.label, plain.look), *lines], path)
 
 
 def _draw(lines: Sequence[Line], path: Path) -> None:
@@ -57,7 +58,8 @@ def _draw(lines: Sequence[Line], path: Path) -> None:
         returns.set_ylabel("episodic return")
         parts.set_ylabel("return in a phase")
         style.title(returns, _what_it_is([setting for setting, _, _ in lines]))
-        style.title(parts, "○ first tenth, ● last tenth")
+        part = "tenth" if all(len(phase.bins) >= 10 for phase in phases(lines[0][0])) else "bin"
+        style.title(parts, f"○ first {part}, ● last {part} of a phase")
         for panel in panels.flat:
             _phases(panel, lines[0][0])
         for panel in panels[-1]:
@@ -86,6 +88,9 @@ def _tenths(panel: "Axes", setting: Setting, label: str, look: dict[str, Any]) -
     colour = look["color"]
     panel.plot(middles, first, "o", color=colour, markerfacecolor="white")
     panel.plot(middles, last, "o-", color=colour, linewidth=0.6)
+    if len(setting.survivors.curves.seeds) < LEAST_RUNS:
+        for run in tenths(setting.survivors)[1]:
+            panel.plot(middles, run, ".", color=colour, markersize=2, alpha=0.6)
 
 
 def _phases(panel: "Axes", setting: Setting) -> None:

@@ -5,7 +5,7 @@ Definitions shared by the claims; `comparisons.py` and `statistics.py` compute t
 - *return*: mean return of the episodes that end in a bin; large is good;
 - *total return*: return averaged over a whole run, then over runs; *best*: the setting of most total return, chosen per
   algorithm (and per utility in figure 17b), anew in every resample where totals are compared;
-- *phase*: the time-steps between two changes of the friction;
+- *phase*: the time-steps between two changes of the friction; a bin that sees two frictions counts for no phase;
 - *beginning*: average over the second half of the first phase; *end*: average over the second half of the last phase. The
   friction of the last phase is another one in every run, that of the first is the standard 1.5 in all of them, as in the paper;
 - *degrades*: the end is more than 10% below the beginning; *as well as initially*: it is not.
