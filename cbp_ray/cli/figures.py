@@ -63,10 +63,10 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
     """Run the sweeps of a figure, draw it and check its claims.
 
     FIG is a key listed by `cbp-ray figures`, the name of a problem, `all`, `plain-norm` (figures 6 and 19 with an
-    OnlineNorm without scale and bias), or `rivals`: every method with a grid of its own, the best of each on fresh seeds,
-    and claims of other papers, on three streams (`rivals-bit-flipping`, `rivals-permuted-mnist` and `rivals-upgd` are one
-    each). Writes PNG, PDF, tables and the verdict on each claim to DIR/figures/SCALE, or to FOLDER/SCALE; exits with 1 if
-    a claim fails.
+    OnlineNorm without scale and bias), `slippery-ant-long` (one long run each of PPO and Continual PPO), or `rivals`:
+    every method with a grid of its own, the best of each on fresh seeds, and claims of other papers, on three streams
+    (`rivals-bit-flipping`, `rivals-permuted-mnist` and `rivals-upgd` are one each). Writes PNG, PDF, tables and the
+    verdict on each claim to DIR/figures/SCALE, or to FOLDER/SCALE; exits with 1 if a claim fails.
     Runs that are stored already are not repeated: interrupt it at any time, and start it again.
 
     \b

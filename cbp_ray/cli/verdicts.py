@@ -29,6 +29,9 @@ def conclude(findings: "Sequence[Finding]", name: str, directory: Path) -> int:
     if name in GROUPS:
         (directory / f"{name}_claims.json").write_text(claims_json(findings), encoding="utf-8")
         (directory / f"{name}_claims.md").write_text(f"# Claims: {name}\n\n{claims_markdown(findings)}", encoding="utf-8")
+    if not findings:
+        click.echo(f"Figures and tables are in {directory}")
+        return 0
     colours = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.UNDECIDED: "yellow"}
     table = Table("claim", "the paper says", "verdict", "decisive comparison [interval]", show_lines=True)
     for finding in findings:

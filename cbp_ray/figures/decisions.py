@@ -15,7 +15,7 @@ from cbp_ray.experiments.curves import Curves
 from cbp_ray.figures.claims import Claim, Evidence, Finding, Verdict, conclude, judge
 from cbp_ray.figures.figure import Figure
 from cbp_ray.figures.reproduce import check
-from cbp_ray.figures.results import Setting, Settings
+from cbp_ray.figures.results import Setting, Settings, error_of
 from cbp_ray.figures.statistics import Array, total
 from cbp_ray.results import Store
 from cbp_ray.sweeps import Sweep
@@ -40,9 +40,7 @@ class _Watched(Setting):
 
     @property
     def error(self) -> Array:
-        metric = self.config.problem.performance
-        values = self.curves[metric]
-        return values if metric == "error" else np.asarray(1 - values)
+        return error_of(self)
 
     @property
     def total(self) -> Array:

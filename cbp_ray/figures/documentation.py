@@ -50,9 +50,11 @@ def write_documentation(
     findings = [finding for product in products for finding in product.findings]
     claims = data / f"{name}_claims.json"
     claims.write_text(markdown.claims_json(findings), encoding="utf-8")
+    text = f"{_introduction(name, products, sweeps, storage, figures)}\n"
     counts = ", ".join(f"{sum(f.verdict is verdict for f in findings)} {markdown.WORDS[verdict]}" for verdict in Verdict)
-    text = f"{_introduction(name, products, sweeps, storage, figures)}\n\n### Claims\n\n"
-    text += f"Of {len(findings)} claims, {counts}.{_too_few(findings)}\n\n{markdown.claims_table(findings)}"
+    if findings:
+        text += "\n### Claims\n\n"
+        text += f"Of {len(findings)} claims, {counts}.{_too_few(findings)}\n\n{markdown.claims_table(findings)}"
     text += "".join(_section(product, sweep, storage) for product, sweep in zip(products, sweeps, strict=True))
     page = docs / "results.md"
     replace_part(page, name, text)

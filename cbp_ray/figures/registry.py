@@ -14,6 +14,7 @@ GROUPS: dict[str, list[Figure]] = {
     **{problem: [f for f in _ALL if f.problem == problem] for problem in dict.fromkeys(f.problem for f in _ALL)},
     "all": _ALL,
     "plain-norm": list(bit_flipping.PLAIN_NORM),
+    "slippery-ant-long": [slippery_ant.LONG],
 }
 """What else may be asked for: all figures of a problem, all there are, or variants of some."""
 

@@ -93,11 +93,7 @@ class Setting:
     @cached_property
     def error(self) -> Array:
         """[runs, bins]: squared error, or the fraction of wrong classifications. Small is good, whatever the problem."""
-        metric = self.config.problem.performance
-        values = self.curves[metric]
-        if (episodes := self.curves.metrics.get("episodes")) is not None:
-            values = _carried_over(values, episodes == 0)
-        return values if metric == "error" else np.asarray(1 - values)
+        return error_of(self)
 
     @cached_property
     def total(self) -> Array:
@@ -204,6 +200,15 @@ class Settings:
     def label(self, algorithm: str) -> str:
         """What a method that is among the settings is called in print."""
         return next(setting.label for setting in self._settings if setting.algorithm == algorithm)
+
+
+def error_of(setting: Setting) -> Array:
+    """The error of a setting's runs, [runs, bins], see `Setting.error`."""
+    metric = setting.config.problem.performance
+    values = setting.curves[metric]
+    if (episodes := setting.curves.metrics.get("episodes")) is not None:
+        values = _carried_over(values, episodes == 0)
+    return values if metric == "error" else np.asarray(1 - values)
 
 
 def _carried_over(values: Array, missing: NDArray[np.bool_]) -> Array:

@@ -98,3 +98,14 @@ FIGURES = (
         ),
     ),
 )
+
+LONG = _figure(
+    key="fig9-long",
+    title="PPO and Continual PPO on Slippery Ant, one long run each",
+    what="PPO and Continual PPO: episodic return, bins of 50,000 time-steps, and what explains it",
+    grid="one run of 10M each, a new friction every 1M",
+    claim="one run each decides nothing; it shows what a longer time does",
+    drawing=_drawing("draw_algorithms"),
+    claims=(),
+)
+"""Not a figure of the paper, whose runs are ten times as long and thirty times as many."""
