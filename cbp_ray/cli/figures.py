@@ -110,18 +110,8 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
             return say_failed(storage)
     products = _produce(figures, sweeps, storage, directory, decide)
     findings = [finding for product in products for finding in product.findings]
-    Reproduction(
-        command=f"cbp-ray reproduce {figure}"
-        + ("" if scale == "paper" else f" --scale {scale}")
-        + ("" if decide is None else f" --decide {decide}"),
-        figures=[f.key for f in figures],
-        scale=scale,
-        runs=sum(outcome.runs_done for outcome in outcomes),
-        stored_runs=sum(outcome.stored_runs for outcome in outcomes),
-        failed=0,
-        sweep_seconds=sum(outcome.seconds for outcome in outcomes),
-        seconds=time.monotonic() - begun,
-    ).append_to(directory)
+    command = f"cbp-ray reproduce {figure}" + ("" if decide is None else f" --decide {decide}")
+    Reproduction.of(command, [f.key for f in figures], scale, outcomes, begun).append_to(directory)
     return conclude(findings, figure, directory)
 
 

@@ -30,7 +30,6 @@ def reproduce_rivals(name: str, scale: str, storage: str, output: str | None, ad
     directory = options.directory_of(storage, output, scale)
     options.check_writable(directory, "--output")
     findings: list[Finding] = []
-    command = f"cbp-ray reproduce {name}" + ("" if scale == "paper" else f" --scale {scale}")
     for stream in RIVALS[name]:
         begun = time.monotonic()
         sweep = load_stream(stream, scale)
@@ -43,16 +42,7 @@ def reproduce_rivals(name: str, scale: str, storage: str, output: str | None, ad
                 outcomes.append(run_and_show(stage, storage, address))
         if any(outcome.failed for outcome in outcomes):
             return say_failed(storage)
-        Reproduction(
-            command=command,
-            figures=[stream.name],
-            scale=scale,
-            runs=sum(outcome.runs_done for outcome in outcomes),
-            stored_runs=sum(outcome.stored_runs for outcome in outcomes),
-            failed=0,
-            sweep_seconds=sum(outcome.seconds for outcome in outcomes),
-            seconds=time.monotonic() - begun,
-        ).append_to(directory)
+        Reproduction.of(f"cbp-ray reproduce {name}", [stream.name], scale, outcomes, begun).append_to(directory)
         findings += _write(stream, sweep, chosen, storage, directory, None)
     return conclude(findings, name, directory)
 

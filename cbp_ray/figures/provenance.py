@@ -4,11 +4,15 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cbp_ray.sweeps.provenance import commit, cpu_model
+
+if TYPE_CHECKING:
+    from cbp_ray.sweeps.progress import Totals
 
 LOG = "reproductions.jsonl"
 """Name of the log in a folder of figures: a line of JSON per `Reproduction`."""
@@ -35,6 +39,20 @@ class Reproduction:
     cpu: str = field(default_factory=cpu_model)
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     finished: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
+
+    @classmethod
+    def of(cls, command: str, figures: list[str], scale: str, outcomes: "Sequence[Totals]", begun: float) -> "Reproduction":
+        """What some sweeps have done that began at a time of `time.monotonic()`."""
+        return cls(
+            command=command if scale == "paper" else f"{command} --scale {scale}",
+            figures=figures,
+            scale=scale,
+            runs=sum(outcome.runs_done for outcome in outcomes),
+            stored_runs=sum(outcome.stored_runs for outcome in outcomes),
+            failed=0,
+            sweep_seconds=sum(outcome.seconds for outcome in outcomes),
+            seconds=time.monotonic() - begun,
+        )
 
     def append_to(self, directory: Path) -> None:
         """Adds a line to the log in a folder of figures."""
