@@ -19,11 +19,11 @@ demo: $(STAMP) ## set up if needed, then figure 6 of the paper at full scale
 	@$(DEMO)
 
 test: $(STAMP) ## set up if needed, then run the tests and the checks
-	@$(PYTEST) -m "not long and not slow"
+	@$(PYTEST) -m "not long and not slow and not soak"
 	@$(MAKE) --no-print-directory check
 
 test-all: $(STAMP) ## the same with the few tests that take most of a minute each
-	@$(PYTEST)
+	@$(PYTEST) -m "not soak"
 	@$(MAKE) --no-print-directory check
 
 check: $(STAMP) ## ruff (rules and format) and mypy (strict)

@@ -42,6 +42,12 @@ QUIET = {
 }
 
 
+EMBEDDED = {
+    # An embedded cluster is not started again where it was: a minute's wait for its GCS would be in vain.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+
+
 def has_token() -> bool:
     """Whether this user has a token of Ray."""
     if os.environ.get("RAY_AUTH_TOKEN"):
@@ -87,7 +93,7 @@ def connected(address: str | None, sweep: bool = True) -> Iterator[None]:
     Raises:
       InputError: if the cluster cannot be reached, has another token, or is not the one that is connected.
     """
-    for name, value in (QUIET | (OF_SWEEPS if sweep else {})).items():
+    for name, value in (QUIET | (OF_SWEEPS if sweep else {}) | (EMBEDDED if address is None else {})).items():
         os.environ.setdefault(name, value)
     if address is None or has_token():
         use_token()
