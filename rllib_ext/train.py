@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     kept.add_argument("--storage-path", type=Path, default=Path("results"), help="folder of results (default: results)")
     kept.add_argument("--name", help="name of the run's folder (default: the algorithm's)")
     kept.add_argument("--checkpoint-freq", type=_count, default=25, help="iterations between checkpoints (default: 25)")
+    kept.add_argument("--max-failures", type=_from_zero, default=3, help="times that it goes on by itself (default: 3)")
     kept.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
     return made
 
@@ -253,6 +254,8 @@ def train(options: argparse.Namespace) -> int:
                     storage_path=str(storage),
                     stop={key: limit for key, limit in stop.items() if limit is not None},
                     checkpoint_config=checkpoints,
+                    # A process that dies takes the run back to its last checkpoint.
+                    failure_config=tune.FailureConfig(max_failures=options.max_failures),
                     progress_reporter=tune.CLIReporter(
                         metric_columns={
                             "training_iteration": "iteration",
