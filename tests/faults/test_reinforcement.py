@@ -1,4 +1,4 @@
-"""Processes of Slippery Ant's training are killed: it goes on from a checkpoint, with the steps and frictions of one unharmed."""
+"""Processes of Slippery Ant's training are killed: it goes on from a checkpoint, with the steps and frictions it should have."""
 
 import json
 import os
