@@ -1,4 +1,4 @@
-"""Processes of Slippery Ant's training are killed: it goes on from a checkpoint, with the steps and frictions it should have."""
+"""Processes of Slippery Ant's training are killed: it goes on from a checkpoint, with the right steps and frictions."""
 
 import json
 import os
