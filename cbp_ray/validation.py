@@ -16,6 +16,9 @@ from cbp_ray.errors import InputError
 SEEDS = 2**64
 """Seeds are one half of a Philox key and must be smaller than this."""
 
+MOST = 10**15
+"""Largest number of anything that is counted: beyond it, floating-point numbers no longer tell neighbours apart."""
+
 
 def _no_boolean(value: Any) -> Any:
     # Pydantic takes True for 1.
@@ -38,9 +41,9 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_n
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Rate = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_boolean)]
 DecayRate = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_no_boolean)]
-Count = Annotated[int, Field(ge=1), BeforeValidator(_number_as_integer)]
+Count = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_number_as_integer)]
 Width = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_number_as_integer)]
-CountFromZero = Annotated[int, Field(ge=0), BeforeValidator(_number_as_integer)]
+CountFromZero = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_number_as_integer)]
 Maturity = Annotated[int, Field(ge=0, lt=2**24), BeforeValidator(_number_as_integer)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from cbp_ray.cli import figures, film, jobs, results, stored, sweeps
-from cbp_ray.cli.errors import Choice, Failed, Program, describe
+from cbp_ray.cli.errors import Choice, Failed, Program, describe, one_line
 from cbp_ray.cli.options import json_option
 
 PROGRAM = "cbp-ray"
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"{PROGRAM}: interrupted", err=True)
         return 130
     except click.ClickException as error:
-        click.echo(" ".join(describe(error).split()), err=True)
+        click.echo(one_line(describe(error)), err=True)
         return 1 if isinstance(error, Failed) else 2
     return result if isinstance(result, int) else 0
 
