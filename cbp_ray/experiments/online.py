@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FORMAT = 2
 """Version of the checkpoints."""
 
+UNFIT = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError)
+"""What NumPy, torch and our own classes raise when they are to go on from arrays that are not theirs."""
+
 STATE, DIAGNOSTICS = "state/", "diagnostics/"
 
 
@@ -95,7 +98,13 @@ def iterate_with_pauses(
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     runner = make_engine(config, engine, seeds, device)
     diagnostics = _make_diagnostics(config, seeds, runner) if config.diagnostics else None
-    first = 0 if state is None else _resume(runner, diagnostics, state, config, seeds, engine)
+    try:
+        first = 0 if state is None else _resume(runner, diagnostics, state, config, seeds, engine)
+    except UNFIT as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"state: must be a whole checkpoint of this config, got another ({reason}); start again") from None
     return _bins(runner, diagnostics, config, seeds, engine, first)
 
 
@@ -228,7 +237,8 @@ def _resume(
     engine: str,
 ) -> int:
     """Loads the state and returns the first bin that is still to come."""
-    if str(state.get("format")) != str(FORMAT):
+    if not isinstance(state, Mapping) or str(state.get("format")) != str(FORMAT):
+        state = state if isinstance(state, Mapping) else {"format": type(state).__name__}
         raise InputError(f"state: must be a checkpoint of format {FORMAT}, got {state.get('format')}; start again")
     check_complete(state, ("engine", "config", "seeds", "bins"))
     if str(state["engine"]) != engine:
@@ -243,6 +253,8 @@ def _resume(
     if tuple(int(seed) for seed in state["seeds"]) != seeds:
         raise InputError(f"state: has other seeds ({len(state['seeds'])} of them), got {len(seeds)}; use the same")
     bins = int(state["bins"])
+    if not 0 <= bins <= saved.bins:
+        raise InputError(f"state: must have from 0 to {saved.bins} bins, got {bins}; start again")
     seen = min(bins * saved.bin_size, saved.examples)
     if seen > config.examples:
         raise InputError(f"state: has seen {seen} examples, got a config with examples = {config.examples}; use more")

@@ -14,7 +14,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines import NAMES, EngineName, row_of
 from cbp_ray.experiments.online import check_seeds
-from cbp_ray.results.keys import config_key
+from cbp_ray.results.keys import MOST_SEEDS, config_key
 from cbp_ray.sweeps.grid import count_points, expand
 from cbp_ray.sweeps.sweep_file import NO_GROUP, Document, read_sweep_file
 from cbp_ray.validation import Count, CountFromZero, Model, NotNegative, Positive, make, suggest
@@ -26,7 +26,6 @@ RESERVED = ("figures",)
 LOGGERS = ("wandb", "mlflow")
 """Trackers that a sweep file may name."""
 MOST_CONFIGURATIONS = 100_000
-MOST_SEEDS = 1_000_000
 
 
 class Resources(Model):

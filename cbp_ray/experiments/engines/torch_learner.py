@@ -15,7 +15,7 @@ from cbp_ray.algorithm import OnlineNorm, initialize
 from cbp_ray.algorithm.input_norm import InputNorm
 from cbp_ray.algorithm.stacked_linear import stack
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_array, check_complete
 from cbp_ray.problems.problem import COUNTS, SAMPLE_PLASTICITY
 
 
@@ -235,11 +235,13 @@ class TorchRuns(Engine):
         # Optimizers make their state at the first step.
         example = self._make(0)
         example.advance(1)
-        names = [name for name, _ in flatten(example.state())]
-        check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])
+        arrays = dict(flatten(example.state()))
+        check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in arrays])
         for number, run in enumerate(self._runs):
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+            for name, like in arrays.items():
+                check_array(name, own[name], like)
             run.load_state(unflatten(own), examples)
 
 
