@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import math
+import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -183,8 +184,37 @@ def in_unit_interval(name: str, value: Any, *, closed: bool = False) -> float:
     return _finite(name, value, limits, lambda number: 0 <= number <= 1 if closed else 0 <= number < 1)
 
 
+def as_number(value: Any) -> float:
+    """A number of Python's, NumPy's or torch's as a float; not-a-number for everything else, truth values included."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf  # or the other one: too large in any case
+
+
+def listed(value: Any) -> list[Any]:
+    """What is in something that can be gone through; nothing if it can't. NumPy and torch have arrays that say they can."""
+    try:
+        return list(value)
+    except TypeError:
+        return []
+
+
+def truth_value(name: str, value: Any) -> bool:
+    """`value`, which must be True or False.
+
+    Raises:
+      InputError: if it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"{name}: must be True or False, got {value!r}; use one of them")
+    return value
+
+
 def _finite(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> float:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    number = as_number(value)
     if not math.isfinite(number) or not holds(number):
         raise InputError(f"{name}: must be {rule}, got {value!r}; use another")
     return number

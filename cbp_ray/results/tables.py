@@ -229,6 +229,9 @@ def load(storage: str | os.PathLike[str], sweep: str) -> Results:
     Example:
       load("results", "first").curves.to_pandas().groupby(["key", "examples"])["error"].mean()
     """
+    if not isinstance(storage, str | os.PathLike) or not isinstance(sweep, str):
+        found = f"{storage!r} and {sweep!r}"
+        raise InputError(f"load: must get the storage and the sweep by their names, got {found}; use 'results', 'first', say")
     store = find_sweep(os.fspath(storage), sweep)
     return Results(store, [record for _, record in read_records(store)])
 

@@ -107,7 +107,10 @@ def _check(store: Store, place: str, name: str) -> None:
     elif place.startswith("tensorboard") and name.startswith(EVENTS):
         _check_events(folder.read(name))
     elif name.endswith(".json") and place.partition("/")[0] in RECORDS:
-        read_json(folder, name, place.rpartition("/")[2])
+        kind = place.rpartition("/")[2]
+        found = read_json(folder, name, kind)
+        for each in found["configurations"] if kind == "sweeps" else [found] if kind == "drawn" else []:
+            OnlineConfig.make(each["config"])
     elif name.endswith(".yaml") and place in ("", "sweeps"):
         if not folder.read(name).startswith((b"#", b"sweep:")):
             raise Broken("it is no sweep file")

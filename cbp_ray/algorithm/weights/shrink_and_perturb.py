@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.noise import Noise
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
@@ -49,7 +50,7 @@ class ShrinkAndPerturb(WeightRule):
         seed: int = 0,
     ) -> None:
         super().__init__(model, optimizer)
-        if variant not in get_args(Variant):
+        if not isinstance(variant, str) or variant not in get_args(Variant):
             raise InputError(f"ShrinkAndPerturb: variant must be one of {', '.join(get_args(Variant))}, got {variant!r}")
         self.noise = not_negative("ShrinkAndPerturb: noise", noise)
         self.shrinkage = not_negative("ShrinkAndPerturb: shrinkage", shrinkage)
@@ -62,6 +63,7 @@ class ShrinkAndPerturb(WeightRule):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "distributions": saved_distributions(self._distributions)}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._distributions = loaded_distributions(state.get("distributions", {}))
