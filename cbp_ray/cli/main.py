@@ -28,6 +28,10 @@ BENCHMARKS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
+    if any("\0" in argument for argument in arguments or ()):
+        # A shell can't pass it on; a program that calls this one can, and the file system would raise in the middle.
+        click.echo(f"{PROGRAM}: arguments must not have the character NUL, got one that has; remove it", err=True)
+        return 2
     try:
         result = cli.main(arguments, PROGRAM, COMPLETION_VARIABLE, standalone_mode=False)
     except click.Abort:

@@ -232,7 +232,12 @@ def load(storage: str | os.PathLike[str], sweep: str) -> Results:
     if not isinstance(storage, str | os.PathLike) or not isinstance(sweep, str):
         found = f"{storage!r} and {sweep!r}"
         raise InputError(f"load: must get the storage and the sweep by their names, got {found}; use 'results', 'first', say")
-    store = find_sweep(os.fspath(storage), sweep)
+    try:
+        store = find_sweep(os.fspath(storage), sweep)
+    except (OSError, ValueError, TypeError, pyarrow.ArrowException) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"load: must get a folder or URI of results, got {storage!r} ({error}); use 'results', say") from None
     return Results(store, [record for _, record in read_records(store)])
 
 

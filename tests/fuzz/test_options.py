@@ -3,6 +3,7 @@
 Nothing here starts Ray: where a command would go on to run something, that is stood in for.
 """
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (lab / "loop").symlink_to(lab / "loop")
     os.mkfifo(lab / "pipe")
     monkeypatch.chdir(lab)
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody answers
     monkeypatch.setattr(
         "cbp_ray.figures.sweep_curves.draw_sweep", lambda sweep, drawn, path: path.parent.mkdir(0o700, True, True)
     )

@@ -1,4 +1,4 @@
-"""Settings of RLlib's configs and of `rllib_ext.train` that nobody meant: one `InputError`, or they work. Nothing is trained."""
+"""Settings of RLlib's configs and of `rllib_ext.train` that nobody meant: one `InputError`, or they work."""
 
 from pathlib import Path
 from typing import Any
