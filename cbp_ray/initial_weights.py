@@ -13,6 +13,8 @@ from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
 
 PYTORCH = "pytorch"
+MOST_SIZE = 10**7
+"""Largest row of an orthogonal matrix."""
 Kind = Literal["uniform", "normal", "truncated_normal", "orthogonal", "empirical"]
 
 
@@ -51,6 +53,8 @@ class Distribution:
             # Of weights that are not numbers any more, the scale is none either.
             if not isinstance(value, numbers.Real) or (name != "bias_mean" and value < 0):
                 raise InputError(f"Distribution: {name} must be a number, 0 or more, got {value!r}; use another")
+        if self.size > MOST_SIZE:
+            raise InputError(f"Distribution: size must be at most {MOST_SIZE:,}, got {self.size}; use less")
         if not isinstance(self.quantiles, tuple | list) or not all(isinstance(q, numbers.Real) for q in self.quantiles):
             raise InputError(f"Distribution: quantiles must be numbers, got {self.quantiles!r}; use another")
         if (self.kind == "empirical" and not self.quantiles) or (self.kind == "orthogonal" and not self.size):

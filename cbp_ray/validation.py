@@ -17,6 +17,8 @@ from cbp_ray.errors import InputError
 SEEDS = 2**64
 """Seeds are one half of a Philox key and must be smaller than this."""
 
+LARGEST = 3.4e38
+"""Largest number that float32 holds."""
 MOST = 10**15
 """Largest number of anything that is counted: beyond it, floating-point numbers no longer tell neighbours apart."""
 
@@ -215,7 +217,7 @@ def truth_value(name: str, value: Any) -> bool:
 
 def _finite(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> float:
     number = as_number(value)
-    if not math.isfinite(number) or not holds(number):
+    if not abs(number) <= LARGEST or not holds(number):
         raise InputError(f"{name}: must be {rule}, got {value!r}; use another")
     return number
 

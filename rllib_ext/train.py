@@ -129,9 +129,16 @@ def _check_environment(name: str, algorithm: str) -> None:
 def train(options: argparse.Namespace) -> int:
     """Runs or resumes what the options ask for. Returns the exit code."""
     name = options.name or f"{'continual_' if options.replacement_rate is not None else ''}{options.algo.lower()}"
-    storage = options.storage_path.resolve()
-    folder = storage / name
-    if options.resume != folder.exists():
+    try:
+        storage = options.storage_path.resolve()
+        folder = storage / name
+        there_is_one = folder.exists()
+        if folder.parent != storage:
+            raise ValueError(f"{name!r} is no name of a folder")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"--storage-path, --name: must be a folder and a name in it, got others ({reason})") from None
+    if options.resume != there_is_one:
         there = "there is none" if options.resume else "there is one already"
         fix = "leave --resume out" if options.resume else "give another --name, or --resume it"
         raise InputError(f"--name: {there} in {folder}; {fix}")
@@ -171,8 +178,8 @@ def train(options: argparse.Namespace) -> int:
             )
         click.echo(f"results: {folder}; watch: tensorboard --logdir {folder}")
         results = tuner.fit()
-    for error in results.errors:
-        click.echo(f"{PROGRAM}: the run failed: {' '.join(str(error).split())[-500:]}", err=True)
+    for failure in results.errors:
+        click.echo(f"{PROGRAM}: the run failed: {' '.join(str(failure).split())[-500:]}", err=True)
     if results.errors:
         return 1
     last: dict[str, Any] = results[0].metrics or {}

@@ -41,6 +41,7 @@ from cbp_ray.algorithm.watched_site import CalledThrough, CalledWith, Scratch, W
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Needs, Utility
+from cbp_ray.validation import truth_value
 
 
 class GenerateAndTest:
@@ -165,7 +166,7 @@ class GenerateAndTest:
         if variant.lagged or not needs.deviation:
             for site in self._sites:
                 site.fold_with = self._f_hat_of_next_step
-        if compiled:
+        if truth_value("compiled", compiled):
             with suppress(ModuleNotFoundError):  # without Numba
                 from cbp_ray.compiled.statistics import CompiledStatistics
 

@@ -6,6 +6,7 @@ torch, Ray and Numba are imported inside the commands that need them, so that he
 
 import importlib
 import json
+import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -28,9 +29,12 @@ BENCHMARKS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    if any("\0" in argument for argument in arguments or ()):
-        # A shell can't pass it on; a program that calls this one can, and the file system would raise in the middle.
-        click.echo(f"{PROGRAM}: arguments must not have the character NUL, got one that has; remove it", err=True)
+    try:
+        # A shell can't pass on what is refused here; a program that calls this one can.
+        if any(b"\0" in os.fsencode(argument) for argument in arguments or ()):
+            raise ValueError
+    except ValueError:
+        click.echo(f"{PROGRAM}: arguments must be text without NUL, got something else; change it", err=True)
         return 2
     try:
         result = cli.main(arguments, PROGRAM, COMPLETION_VARIABLE, standalone_mode=False)

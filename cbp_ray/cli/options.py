@@ -145,6 +145,8 @@ def check_file(path: Path, option: str) -> None:
     """Refuses a path to which no file can be written."""
     check_writable(path.absolute().parent, option)
     try:
+        if not path.absolute().parent.is_dir():
+            raise FileNotFoundError(0, "there is no such folder")
         if not path.name or path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         if path.exists() and not path.is_file():

@@ -12,7 +12,7 @@ from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
-from cbp_ray.validation import in_unit_interval, whole_number
+from cbp_ray.validation import SEEDS, in_unit_interval, whole_number
 
 Utility = Literal["gradient", "magnitude", "random"]
 
@@ -54,7 +54,11 @@ class WeightReinitialization(WeightRule):
         if not isinstance(utility, str) or utility not in get_args(Utility):
             raise InputError(f"WeightReinitialization: utility must be one of {', '.join(get_args(Utility))}, got {utility!r}")
         self.rate, self.decay = in_unit_interval("rate", rate, closed=True), in_unit_interval("decay", decay)
-        self.every, self.utility, self.seed = whole_number("every", every, least=1), utility, whole_number("seed", seed)
+        self.every, self.utility, self.seed = (
+            whole_number("every", every, least=1),
+            utility,
+            whole_number("seed", seed, below=SEEDS),
+        )
         self._distributions = initial_distributions(model)
         self._constants = {
             name: float(p.detach().flatten()[0])

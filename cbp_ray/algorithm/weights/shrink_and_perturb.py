@@ -12,7 +12,7 @@ from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.noise import Noise
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
-from cbp_ray.validation import not_negative, whole_number
+from cbp_ray.validation import SEEDS, not_negative, whole_number
 
 Variant = Literal["nature2024", "gradient", "initial"]
 
@@ -56,7 +56,7 @@ class ShrinkAndPerturb(WeightRule):
         self.shrinkage = not_negative("ShrinkAndPerturb: shrinkage", shrinkage)
         if self.shrinkage and variant != "initial":
             raise InputError(f"ShrinkAndPerturb: shrinkage is of variant 'initial', got it with {variant!r}; use weight decay")
-        self.variant, self.seed = variant, whole_number("seed", seed)
+        self.variant, self.seed = variant, whole_number("seed", seed, below=SEEDS)
         self._noise = Noise(list(self.parameters.values()), self.seed)
         self._distributions = initial_distributions(model) if variant == "initial" else {}
 

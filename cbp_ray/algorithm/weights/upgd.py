@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.noise import Noise
 from cbp_ray.algorithm.weights.rule import WeightRule
-from cbp_ray.validation import in_unit_interval, not_negative, truth_value, whole_number
+from cbp_ray.validation import SEEDS, in_unit_interval, not_negative, truth_value, whole_number
 
 
 class UPGD(WeightRule):
@@ -50,7 +50,7 @@ class UPGD(WeightRule):
         super().__init__(model, optimizer)
         self.noise, self.decay = not_negative("UPGD: noise", noise), in_unit_interval("UPGD: decay", decay)
         self.protects = truth_value("UPGD: protects", protects)
-        self._noise = Noise(list(self.parameters.values()), whole_number("seed", seed))
+        self._noise = Noise(list(self.parameters.values()), whole_number("seed", seed, below=SEEDS))
         self.traces = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         """ū of every weight."""
         self.adaptive = not all(
