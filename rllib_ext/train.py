@@ -4,9 +4,14 @@
 
 Results, Tune's TensorBoard files and RLlib's checkpoints are in STORAGE_PATH/NAME. A run that was interrupted goes on from its
 last checkpoint with `--resume`; with `--seed`, on Slippery Ant and with the same number of runners, as if nothing had been.
+
+Checkpoints of Tune and RLlib are pickles, which can run any code when they are read: `--resume` only what you have written
+yourself. A run that belongs to another user, or that everybody can write to, is refused.
 """
 
 import argparse
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -63,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     kept.add_argument("--storage-path", type=Path, default=Path("results"), help="folder of results (default: results)")
     kept.add_argument("--name", help="name of the run's folder (default: the algorithm's)")
     kept.add_argument("--checkpoint-freq", type=_count, default=25, help="iterations between checkpoints (default: 25)")
-    kept.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
+    kept.add_argument("--resume", action="store_true", help="go on with a run of your own; reads pickles, see above")
     return made
 
 
@@ -142,6 +147,8 @@ def train(options: argparse.Namespace) -> int:
         there = "there is none" if options.resume else "there is one already"
         fix = "leave --resume out" if options.resume else "give another --name, or --resume it"
         raise InputError(f"--name: {there} in {folder}; {fix}")
+    if options.resume:
+        check_own(folder)
     config = make_config(options)
 
     from cbp_ray.sweeps import cluster
@@ -189,6 +196,20 @@ def train(options: argparse.Namespace) -> int:
         f"{runners.get('episode_return_mean', float('nan')):.1f}; checkpoint: {getattr(results[0].checkpoint, 'path', 'none')}"
     )
     return 0
+
+
+def check_own(folder: Path) -> None:
+    """Refuses a run that somebody else may have written: Tune and RLlib read pickles from it, which can run any code.
+
+    Raises:
+      InputError: if a file or folder in it belongs to another user, or everybody can write to it.
+    """
+    for path in (folder, *folder.rglob("*")):
+        about = path.lstat()
+        open_to_all = about.st_mode & stat.S_IWOTH and not stat.S_ISLNK(about.st_mode)
+        if about.st_uid != os.geteuid() or open_to_all:
+            found = "which everybody can write to" if open_to_all else f"which belongs to user {about.st_uid}"
+            raise InputError(f"--resume: must be a run of your own, got {path}, {found}; see docs/security.md")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

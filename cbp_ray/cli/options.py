@@ -103,6 +103,7 @@ def check_storage(storage: str, writes: bool = True) -> str:
       InputError: for a file, a URI that pyarrow does not know or can't reach, and, if the command writes, for a folder that
         is not writable or is gone after the job.
     """
+    check_no_secret(storage, "--storage")
     if writes and in_job():
         check_outlives_job(storage, "--storage")
     if "://" in storage:
@@ -153,6 +154,20 @@ def check_file(path: Path, option: str) -> None:
             raise OSError(0, "it is no file")
     except OSError as error:
         raise InputError(f"{option}: must be a file to write, got {str(path)!r} ({error.strerror}); use another") from None
+
+
+def check_no_secret(place: str, option: str) -> None:
+    """Refuses a URI with a password or a key in it: places are shown, logged, and part of a job's description.
+
+    The message does not quote it.
+    """
+    head, scheme, rest = place.partition("://")
+    if not scheme:
+        return
+    user = rest.partition("/")[0].rpartition("@")[0]
+    if ":" in user or re.search(r"[?&][^=&]*(key|secret|token|password)[^=&]*=", rest, re.IGNORECASE):
+        fix = "give it in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say"
+        raise InputError(f"{option}: must not hold a password or a key, got a {head} URI with one; {fix}")
 
 
 def check_writable(path: Path, option: str) -> None:
