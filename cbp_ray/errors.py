@@ -11,6 +11,10 @@ class InputError(ValueError):
     Raise it before anything is started or written.
     """
 
+    def __init__(self, message: str) -> None:
+        # What it quotes may have several lines, as an array has.
+        super().__init__(" ".join(message.split()))
+
 
 class ClusterError(RuntimeError):
     """Ray failed, through no fault of the input. The message is one sentence; the command line ends with code 1."""

@@ -1,16 +1,20 @@
 """Distributions of initial weights, and the weights that a seed draws from them. Without torch: every engine uses it."""
 
 import math
+import numbers
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.activations import GAINS
+from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
 
 PYTORCH = "pytorch"
+MOST_SIZE = 10**7
+"""Largest row of an orthogonal matrix."""
 Kind = Literal["uniform", "normal", "truncated_normal", "orthogonal", "empirical"]
 
 
@@ -42,6 +46,19 @@ class Distribution:
     quantiles: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or self.kind not in get_args(Kind):
+            raise InputError(f"Distribution: kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}; use one")
+        for name in ("scale", "bias_scale", "bias_mean", "cutoff", "size"):
+            value = getattr(self, name)
+            # Of weights that are not numbers any more, the scale is none either.
+            if not isinstance(value, numbers.Real) or (name != "bias_mean" and value < 0):
+                raise InputError(f"Distribution: {name} must be a number, 0 or more, got {value!r}; use another")
+        if self.size > MOST_SIZE:
+            raise InputError(f"Distribution: size must be at most {MOST_SIZE:,}, got {self.size}; use less")
+        if not isinstance(self.quantiles, tuple | list) or not all(isinstance(q, numbers.Real) for q in self.quantiles):
+            raise InputError(f"Distribution: quantiles must be numbers, got {self.quantiles!r}; use another")
+        if (self.kind == "empirical" and not self.quantiles) or (self.kind == "orthogonal" and not self.size):
+            raise InputError(f"Distribution: {self.kind} must have quantiles or a size, got none; use another kind")
         object.__setattr__(self, "quantiles", tuple(self.quantiles))  # a list, where it was read from a file
 
     @classmethod

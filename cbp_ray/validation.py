@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import math
+import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ from cbp_ray.errors import InputError
 
 SEEDS = 2**64
 """Seeds are one half of a Philox key and must be smaller than this."""
+
+LARGEST = 3.4e38
+"""Largest number that float32 holds."""
+MOST = 10**15
+"""Largest number of anything that is counted: beyond it, floating-point numbers no longer tell neighbours apart."""
 
 
 def _no_boolean(value: Any) -> Any:
@@ -38,9 +44,9 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_n
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Rate = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_boolean)]
 DecayRate = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_no_boolean)]
-Count = Annotated[int, Field(ge=1), BeforeValidator(_number_as_integer)]
+Count = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_number_as_integer)]
 Width = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_number_as_integer)]
-CountFromZero = Annotated[int, Field(ge=0), BeforeValidator(_number_as_integer)]
+CountFromZero = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_number_as_integer)]
 Maturity = Annotated[int, Field(ge=0, lt=2**24), BeforeValidator(_number_as_integer)]
 
 
@@ -180,9 +186,38 @@ def in_unit_interval(name: str, value: Any, *, closed: bool = False) -> float:
     return _finite(name, value, limits, lambda number: 0 <= number <= 1 if closed else 0 <= number < 1)
 
 
+def as_number(value: Any) -> float:
+    """A number of Python's, NumPy's or torch's as a float; not-a-number for everything else, truth values included."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf  # or the other one: too large in any case
+
+
+def listed(value: Any) -> list[Any]:
+    """What is in something that can be gone through; nothing if it can't. NumPy and torch have arrays that say they can."""
+    try:
+        return list(value)
+    except TypeError:
+        return []
+
+
+def truth_value(name: str, value: Any) -> bool:
+    """`value`, which must be True or False.
+
+    Raises:
+      InputError: if it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"{name}: must be True or False, got {value!r}; use one of them")
+    return value
+
+
 def _finite(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> float:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not math.isfinite(number) or not holds(number):
+    number = as_number(value)
+    if not abs(number) <= LARGEST or not holds(number):
         raise InputError(f"{name}: must be {rule}, got {value!r}; use another")
     return number
 

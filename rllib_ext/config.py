@@ -182,7 +182,7 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
         name = self.plasticity_settings["name"]
         settings = {key: value for key, value in self.plasticity_settings.items() if key != "seed"}
         known = methods()
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise InputError(f".plasticity({name!r}): must be a method, {suggest(str(name), known)}")
         made = make(known[name], settings, f".plasticity({name!r})")
         if made.rllib() is None:

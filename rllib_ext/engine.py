@@ -17,6 +17,7 @@ from ray.rllib.utils.metrics import LEARNER_RESULTS
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import AdamConfig, OnlineConfig
 from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_complete
+from cbp_ray.own_ray import start_ray
 from cbp_ray.problems import SlipperyAntConfig
 from rllib_ext.ant.environment import ENVIRONMENT
 from rllib_ext.ant.episode_returns import ReturnBins, finished_episodes
@@ -143,7 +144,7 @@ def connect() -> None:
     RLlib would take whatever cluster happens to run on this machine, and that may end at any time.
     """
     if not ray.is_initialized() and "RAY_ADDRESS" not in os.environ:
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        start_ray(log_to_driver=False, logging_level=logging.ERROR)
 
 
 def _stop(runs: Iterable["_Run"]) -> None:

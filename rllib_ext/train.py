@@ -4,12 +4,17 @@
 
 Results, Tune's TensorBoard files and RLlib's checkpoints are in STORAGE_PATH/NAME. A run that was interrupted goes on from its
 last checkpoint with `--resume --name NAME`, which takes all other options from the run itself. PPO on Slippery Ant with
-`--seed` then goes on as if nothing had been. Resume only what you trust: Tune's and RLlib's own files are pickles.
+`--seed` then goes on as if nothing had been.
+
+Checkpoints of Tune and RLlib are pickles, which can run any code when they are read: `--resume` only what you have written
+yourself. A run that belongs to another user, or that everybody can write to, is refused.
 """
 
 import argparse
 import json
 import math
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     kept.add_argument("--name", help="name of the run's folder (default: the algorithm's)")
     kept.add_argument("--checkpoint-freq", type=_count, default=25, help="iterations between checkpoints (default: 25)")
     kept.add_argument("--max-failures", type=_from_zero, default=3, help="times that it goes on by itself (default: 3)")
-    kept.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
+    kept.add_argument("--resume", action="store_true", help="go on with a run of your own; reads pickles, see above")
     return made
 
 
@@ -125,17 +130,26 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         if not options.resume:
             raise InputError(f"{given}: must come with --replacement-rate, got it alone; add --replacement-rate 1e-4, say")
     options.name = options.name or f"{'continual_' if options.replacement_rate is not None else ''}{options.algo.lower()}"
-    if Path(options.name).name != options.name or options.name in (".", ".."):
-        raise InputError(f"--name: must be the name of a folder, got {options.name!r}; leave slashes out")
-    folder = options.storage_path.resolve() / options.name
-    if options.resume != folder.exists():
+    try:
+        storage = options.storage_path.resolve()
+        folder = storage / options.name
+        there_is_one = folder.exists()
+        if folder.parent != storage or options.name == "..":
+            raise ValueError(f"{options.name!r} is no name of a folder")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"--storage-path, --name: must be a folder and a name in it, got others ({reason})") from None
+    if options.resume != there_is_one:
         there = "there is none" if options.resume else "there is one already"
         fix = "leave --resume out" if options.resume else "give another --name, or --resume it"
         raise InputError(f"--name: {there} in {folder}; {fix}")
     if not options.resume:
         return options
+    check_own(folder)
     try:
         stored: dict[str, Any] = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+        if not isinstance(stored, dict):
+            raise ValueError
     except (OSError, ValueError):
         raise InputError(
             f"--resume: {folder} must have a readable {OPTIONS}, got none; start it again under another --name"
@@ -270,8 +284,8 @@ def train(options: argparse.Namespace) -> int:
             )
         click.echo(f"results: {folder}; watch: tensorboard --logdir {folder}")
         results = tuner.fit()
-    for error in results.errors:
-        click.echo(f"{PROGRAM}: the run failed: {' '.join(str(error).split())[-500:]}", err=True)
+    for failure in results.errors:
+        click.echo(f"{PROGRAM}: the run failed: {' '.join(str(failure).split())[-500:]}", err=True)
     if results.errors:
         return 1
     last: dict[str, Any] = results[0].metrics or {}
@@ -281,6 +295,20 @@ def train(options: argparse.Namespace) -> int:
         f"{runners.get('episode_return_mean', float('nan')):.1f}; checkpoint: {getattr(results[0].checkpoint, 'path', 'none')}"
     )
     return 0
+
+
+def check_own(folder: Path) -> None:
+    """Refuses a run that somebody else may have written: Tune and RLlib read pickles from it, which can run any code.
+
+    Raises:
+      InputError: if a file or folder in it belongs to another user, or everybody can write to it.
+    """
+    for path in (folder, *folder.rglob("*")):
+        about = path.lstat()
+        open_to_all = about.st_mode & stat.S_IWOTH and not stat.S_ISLNK(about.st_mode)
+        if about.st_uid != os.geteuid() or open_to_all:
+            found = "which everybody can write to" if open_to_all else f"which belongs to user {about.st_uid}"
+            raise InputError(f"--resume: must be a run of your own, got {path}, {found}; see docs/security.md")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

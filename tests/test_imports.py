@@ -31,7 +31,7 @@ LAYERS = (
     {"compiled"},
     {"kernels", "algorithm"},
     {"initial_weights"},
-    {"extras", "validation"},
+    {"extras", "own_ray", "validation"},
     {"activations", "atomic_files", "errors", "presets", "randomness"},
 )
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cbp_ray.errors import InputError
+from cbp_ray.validation import as_number, truth_value
 
 RESETS = ("row_reset", "column_reset")
 """Optimizer state: the parameter's step count at the last reset of each row and of each column, in a shape that broadcasts
@@ -90,13 +91,17 @@ class Adam(Optimizer):
         fused: bool | None = None,
     ) -> None:
         kind = type(self).__name__
-        if isinstance(lr, Tensor) and lr.numel() != 1:
+        if isinstance(lr, Tensor) and (lr.numel() != 1 or lr.is_complex()):
             raise InputError(f"{kind}: lr must be one number, got a tensor of shape {list(lr.shape)}")
-        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if (isinstance(value, Tensor) and name != "lr") or not value >= 0:
+        for name, value in (("lr", float(lr) if isinstance(lr, Tensor) else lr), ("eps", eps), ("weight_decay", weight_decay)):
+            if not as_number(value) >= 0:
                 raise InputError(f"{kind}: {name} must be a number, 0 or more, got {value}")
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(0 <= as_number(beta) < 1 for beta in betas):
             raise InputError(f"{kind}: betas must be two numbers in [0, 1), got {betas}")
+        for name, value in (("amsgrad", amsgrad), ("maximize", maximize), ("capturable", capturable)):
+            truth_value(f"{kind}: {name}", value)
+        truth_value(f"{kind}: differentiable", differentiable)
+        truth_value(f"{kind}: fused", bool if fused is None else fused)
         for name, value, why in (
             ("capturable", capturable, "time steps are counted on the host"),
             ("differentiable", differentiable, "weights change in place"),
@@ -104,7 +109,10 @@ class Adam(Optimizer):
             if value:
                 raise InputError(f"{kind}: {name} must be False, because {why}; torch.optim.{kind} has it")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        super().__init__(params, {**defaults, "maximize": maximize, "decoupled_weight_decay": self.decoupled})
+        try:
+            super().__init__(params, {**defaults, "maximize": maximize, "decoupled_weight_decay": self.decoupled})
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise InputError(f"{kind}: params must be a model's parameters or groups of them ({error})") from error
         self.fused = fused
         self._prepare()
 

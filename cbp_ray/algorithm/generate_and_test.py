@@ -31,6 +31,7 @@ from cbp_ray.algorithm.preconditions import (
 )
 from cbp_ray.algorithm.replacement import count_accumulated, count_bernoulli, random_utility, select
 from cbp_ray.algorithm.reset import Generator, transfer_bias
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.step_report import StepReport
 from cbp_ray.algorithm.taps import Taps
@@ -40,6 +41,7 @@ from cbp_ray.algorithm.watched_site import CalledThrough, CalledWith, Scratch, W
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
 from cbp_ray.presets import DEFAULTS, NEEDS, PRESETS, Needs, Utility
+from cbp_ray.validation import truth_value
 
 
 class GenerateAndTest:
@@ -164,7 +166,7 @@ class GenerateAndTest:
         if variant.lagged or not needs.deviation:
             for site in self._sites:
                 site.fold_with = self._f_hat_of_next_step
-        if compiled:
+        if truth_value("compiled", compiled):
             with suppress(ModuleNotFoundError):  # without Numba
                 from cbp_ray.compiled.statistics import CompiledStatistics
 
@@ -446,11 +448,12 @@ class GenerateAndTest:
         }
         return {"settings": asdict(self.settings), "steps": self.steps, "layers": layers}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state_dict` was taken.
 
         Raises:
-          InputError: if the state belongs to other layers, sizes or settings; nothing is changed then.
+          InputError: if it belongs to other layers, sizes or settings, or is none at all; nothing is changed then.
         """
         check_state(state, self.settings, self._populations, self._init)
         self._follow_device()

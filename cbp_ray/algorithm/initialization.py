@@ -45,7 +45,7 @@ def distribution_of(scheme: Scheme, module: UnitModule, activation: str | None) 
     with scale and biases as in the layer's present weights.
     """
     fan_in, fan_out = fans(module)
-    match scheme:
+    match scheme if isinstance(scheme, str) else None:  # an array is equal to a name in none of its parts
         case "kaiming":
             if activation not in GAINS:
                 raise InputError(

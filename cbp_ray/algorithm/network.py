@@ -33,6 +33,7 @@ from cbp_ray.algorithm.units import (
     unit_dim,
 )
 from cbp_ray.errors import InputError
+from cbp_ray.validation import listed
 
 BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """Modules of torch that `torch.fx` takes as a whole, with hidden units between `linear1` and `linear2`."""
@@ -360,12 +361,22 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
       InputError: naming the module; also where a trace of the network shows that a layer feeds a module that is not named,
         or that something else is joined with its units.
     """
-    layers = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    layers = ([] if isinstance(layers, str) else listed(layers)) or [layers]
     for layer in layers:
         if not isinstance(layer, HiddenLayer):
             raise InputError(
                 f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} ({type(layer).__name__})"
             )
+        names = [
+            layer.unit,
+            "" if layer.activation is None else layer.activation,
+            *listed(layer.outgoing),
+            *listed(layer.norms),
+        ]
+        if not all(isinstance(name, str) for name in names) or not all(
+            isinstance(part, tuple | list) for part in (layer.outgoing, layer.norms)
+        ):
+            raise InputError(f"layers: must name modules, and an activation, as in named_modules(), got {layer!r}; use names")
     modules = dict(model.named_modules())
     seen: set[str] = set()
     for layer in layers:

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from cbp_ray.activations import NORM_EPSILON
 from cbp_ray.errors import InputError
+from cbp_ray.validation import in_unit_interval, not_negative, truth_value, whole_number
+
+MOST_FEATURES = 2**31
 
 
 class OnlineNorm(nn.Module):
@@ -54,11 +57,11 @@ class OnlineNorm(nn.Module):
         affine: bool = True,
     ) -> None:
         super().__init__()
-        for name, alpha in (("alpha_forward", alpha_forward), ("alpha_backward", alpha_backward)):
-            if not 0 <= alpha < 1:
-                raise InputError(f"OnlineNorm: {name} must lie in [0, 1), got {alpha}")
-        self.num_features = num_features
-        self.alpha_forward, self.alpha_backward, self.eps = alpha_forward, alpha_backward, eps
+        self.num_features = num_features = whole_number("OnlineNorm: num_features", num_features, least=1, below=MOST_FEATURES)
+        self.alpha_forward = in_unit_interval("OnlineNorm: alpha_forward", alpha_forward)
+        self.alpha_backward = in_unit_interval("OnlineNorm: alpha_backward", alpha_backward)
+        self.eps = not_negative("OnlineNorm: eps", eps)
+        truth_value("OnlineNorm: affine", affine)
         self.register_parameter("weight", nn.Parameter(torch.ones(num_features)) if affine else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_features)) if affine else None)
         for name, value in self.fresh_statistics().items():
@@ -73,8 +76,8 @@ class OnlineNorm(nn.Module):
         return f"{self.num_features}, alpha_forward={self.alpha_forward}, alpha_backward={self.alpha_backward}"
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < 2 or x.shape[1] != self.num_features:
-            raise InputError(f"OnlineNorm: expected [N, {self.num_features}, ...], got {list(x.shape)}")
+        if x.ndim < 2 or x.shape[1] != self.num_features or not x.numel():
+            raise InputError(f"OnlineNorm: must get [N, {self.num_features}, ...], got {list(x.shape)}; see num_features")
         per_feature = (1, -1, *[1] * (x.ndim - 2))
         if self.training:
             y = _Normalize.apply(x, self)  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from cbp_ray.algorithm.units import UnitLayer
 from cbp_ray.algorithm.watched_layer import Population, WatchedLayer
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
+from cbp_ray.validation import listed, truth_value
 
 
 def check_same_place(layers: list[WatchedLayer]) -> None:
@@ -27,7 +28,9 @@ def check_same_place(layers: list[WatchedLayer]) -> None:
 
 
 def check_init(init: Any, names: list[str]) -> None:
-    """Refuses distributions of layers that are not there."""
+    """Refuses distributions of layers that are not there, and what is neither distributions nor the name of a scheme."""
+    if init is not None and not isinstance(init, str | dict):
+        raise InputError(f"init: must be a scheme, or distributions by layer name, got {init!r}; use 'kaiming', say")
     for name in init if isinstance(init, dict) else ():
         if name not in names:
             raise InputError(f"init: {name!r} is not a hidden layer; the hidden layers are {', '.join(names)}")
@@ -35,7 +38,7 @@ def check_init(init: Any, names: list[str]) -> None:
 
 def optimizers_by_parameter(optimizer: Optimizer | Iterable[Optimizer]) -> dict[Tensor, Optimizer]:
     """The optimizer of each parameter."""
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer) if isinstance(optimizer, Iterable) else []
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else listed(optimizer)
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise InputError(f"optimizer: must be a torch optimizer, or several in a list; got {type(optimizer).__name__}")
     return {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
@@ -55,6 +58,7 @@ def treatable(
     Raises:
       InputError: if there is nothing to treat; if a layer that was given can't be; and with `strict`, if anything can't be.
     """
+    truth_value("strict", strict)
     found = find_units(model) if layers is None else Found(check_layers(model, layers), {})
     refuse_nothing(model, found)
     if strict and found.untreated:

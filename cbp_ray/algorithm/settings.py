@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from cbp_ray.errors import InputError
 from cbp_ray.presets import PRESETS, Preset, Utility
+from cbp_ray.validation import as_number
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ class Settings:
 
 
 def _number(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not holds(float(value)):
+    if not holds(number := as_number(value)):
         raise InputError(f"GenerateAndTest: {name} must be a number {rule}, got {value!r}")
-    return float(value)
+    return number
 
 
 def _whole(name: str, value: Any, limit: int) -> int:
-    whole = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and float(value).is_integer())
+    whole = isinstance(value, numbers.Integral) or as_number(value).is_integer()
     if isinstance(value, bool) or not whole or not 0 <= int(value) < limit:
         raise InputError(f"GenerateAndTest: {name} must be a whole number from 0 to {limit - 1}, got {value!r}")
     return int(value)

@@ -13,6 +13,7 @@ from cbp_ray.algorithm import utility as tester
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.initialization import Scheme
 from cbp_ray.algorithm.network import HiddenLayer
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.watched_layer import Population
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
@@ -207,6 +208,7 @@ class SelfNormalizedResets(_UnitResets):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "silence": self.silence.clone(), "firing": self.firing.clone()}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict({name: value for name, value in state.items() if name not in ("silence", "firing")})
         self.silence, self.firing = state["silence"].clone(), state["firing"].clone()

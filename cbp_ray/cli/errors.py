@@ -7,6 +7,9 @@ import click
 
 from cbp_ray.errors import ClusterError, InputError
 
+LONGEST_LINE = 1500
+"""Most characters of a message."""
+
 
 class Choice(click.Choice[str]):
     """A choice whose error says the rule, the value and the nearest right one."""
@@ -62,6 +65,12 @@ def describe(error: click.ClickException) -> str:
             fix = "" if error.message.endswith("?") else f"; {help_hint}"
             return f"{where}: {_name(error.param)}: {error.message.rstrip('.')}{fix}"
     return f"{where}: {error.format_message().rstrip('.')}; {help_hint}"
+
+
+def one_line(message: str) -> str:
+    """A message in one line that people can read: where it quotes a value without end, the middle is left out."""
+    text = " ".join(message.split())
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE // 2]} … {text[-LONGEST_LINE // 2 :]}"
 
 
 def _did_you_mean(possibilities: Sequence[str] | None) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli.options import check_outlives_job, limit_options, server_option, sweep_options
+from cbp_ray.cli.options import check_no_secret, check_outlives_job, limit_options, server_option, sweep_options
 from cbp_ray.errors import InputError
 
 
@@ -46,6 +46,7 @@ def submit(
     from cbp_ray.sweeps import jobs, load_sweep
 
     sweep = load_sweep(config, overrides=overrides, seeds=seeds, scale=scale)
+    check_no_secret(storage, "--storage")
     check_outlives_job(storage, "--storage")
     inside = config.resolve()
     if not inside.is_relative_to(working_dir.resolve()):

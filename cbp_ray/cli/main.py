@@ -6,6 +6,7 @@ torch, Ray and Numba are imported inside the commands that need them, so that he
 
 import importlib
 import json
+import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from pathlib import Path
 import click
 
 from cbp_ray.cli import figures, film, jobs, results, stored, sweeps
-from cbp_ray.cli.errors import Choice, Failed, Program, describe
+from cbp_ray.cli.errors import Choice, Failed, Program, describe, one_line
 from cbp_ray.cli.options import json_option
 
 PROGRAM = "cbp-ray"
@@ -29,12 +30,19 @@ BENCHMARKS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     try:
+        # A shell can't pass on what is refused here; a program that calls this one can.
+        if any(b"\0" in os.fsencode(argument) for argument in arguments or ()):
+            raise ValueError
+    except ValueError:
+        click.echo(f"{PROGRAM}: arguments must be text without NUL, got something else; change it", err=True)
+        return 2
+    try:
         result = cli.main(arguments, PROGRAM, COMPLETION_VARIABLE, standalone_mode=False)
     except click.Abort:
         click.echo(f"{PROGRAM}: interrupted", err=True)
         return 130
     except click.ClickException as error:
-        click.echo(" ".join(describe(error).split()), err=True)
+        click.echo(one_line(describe(error)), err=True)
         return 1 if isinstance(error, Failed) else 2
     return result if isinstance(result, int) else 0
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -102,6 +103,7 @@ def check_storage(storage: str, writes: bool = True) -> str:
       InputError: for a file, a URI that pyarrow does not know or can't reach, and, if the command writes, for a folder that
         is not writable or is gone after the job.
     """
+    check_no_secret(storage, "--storage")
     if writes and in_job():
         check_outlives_job(storage, "--storage")
     if "://" in storage:
@@ -110,19 +112,62 @@ def check_storage(storage: str, writes: bool = True) -> str:
         from cbp_ray.results.storage import Folder
 
         try:
+            storage.encode()
             folder = Folder(storage)
             if folder.filesystem.get_file_info(folder.path).type == FileType.File:
                 raise ValueError("it is a file")
         except (ValueError, OSError) as error:
             found = f"{storage!r} ({' '.join(str(error).split())[:100]})"
             raise InputError(f"--storage: must be a folder or a URI of pyarrow.fs, got {found}; correct it") from None
+        if folder.local is not None:
+            _check_readable(folder.local, "--storage")
         return storage
     path = Path(storage).absolute()
+    _check_readable(path, "--storage")
     if writes:
         check_writable(path, "--storage")
-    elif path.exists() and not path.is_dir():
-        raise InputError(f"--storage: must be a folder, got the file {storage!r}; use another")
     return str(path)
+
+
+def _check_readable(path: Path, option: str) -> None:
+    """Refuses what is no folder, and names that no folder can have; one that is not there is empty."""
+    try:
+        str(path).encode()
+        if not stat.S_ISDIR(path.stat().st_mode):
+            raise NotADirectoryError("no folder")
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "no folder" if isinstance(error, OSError) else "no text in UTF-8"
+        raise InputError(f"{option}: must be a folder, got {str(path)!r} ({reason}); use another") from None
+
+
+def check_file(path: Path, option: str) -> None:
+    """Refuses a path to which no file can be written."""
+    check_writable(path.absolute().parent, option)
+    try:
+        if not path.absolute().parent.is_dir():
+            raise FileNotFoundError(0, "there is no such folder")
+        if not path.name or path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is no file")
+    except OSError as error:
+        raise InputError(f"{option}: must be a file to write, got {str(path)!r} ({error.strerror}); use another") from None
+
+
+def check_no_secret(place: str, option: str) -> None:
+    """Refuses a URI with a password or a key in it: places are shown, logged, and part of a job's description.
+
+    The message does not quote it.
+    """
+    head, scheme, rest = place.partition("://")
+    if not scheme:
+        return
+    user = rest.partition("/")[0].rpartition("@")[0]
+    if ":" in user or re.search(r"[?&][^=&]*(key|secret|token|password)[^=&]*=", rest, re.IGNORECASE):
+        fix = "give it in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say"
+        raise InputError(f"{option}: must not hold a password or a key, got a {head} URI with one; {fix}")
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -132,9 +177,9 @@ def check_writable(path: Path, option: str) -> None:
         existing = next(p for p in (path, *path.absolute().parents) if p.exists())
         with tempfile.TemporaryFile(dir=existing):
             return
-    except OSError as error:
+    except (OSError, RecursionError, UnicodeError) as error:
         # Not every file system that refuses to be written to says so when asked for permission.
-        reason = f" ({error.strerror or error})"
+        reason = f" ({getattr(error, 'strerror', None) or type(error).__name__})"
     raise InputError(f"{option}: must be a folder that can be written, got {str(path)!r}{reason}; use another")
 
 

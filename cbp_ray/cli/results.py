@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import click
 
 from cbp_ray.cli.display import LOG_WIDTH, print_table, table_of
-from cbp_ray.cli.options import check_storage, check_writable, json_option, scale_option, storage_option
+from cbp_ray.cli.options import check_file, check_storage, json_option, scale_option, storage_option
 from cbp_ray.cli.watch import spark
 from cbp_ray.errors import InputError
 
@@ -70,7 +70,7 @@ def results(
     """
     for file, option in ((csv_file, "--csv"), (best_file, "--best")):
         if file is not None:
-            check_writable(file.absolute().parent, option)
+            check_file(file, option)
     found = _find(sweep, scale, check_storage(storage, writes=False))
     shown = [table for table in (_configurations(found), _trials(found)) if table.rows]
     if not shown:
@@ -301,7 +301,8 @@ def _column(field: str, rows: Sequence[Row]) -> str:
 
 def _seeds(row: Row) -> str:
     text = f"{row['seeds']}/{row['seeds_wanted']}"
-    notes = [row["state"]] * (row["state"] == "failed") + [f"{row['diverged']} diverged"] * bool(row.get("diverged"))
+    diverged = row.get("diverged")  # there is no such column before a run is stored
+    notes = [row["state"]] * (row["state"] == "failed") + [f"{diverged} diverged"] * bool(diverged)
     return f"{text} ({', '.join(notes)})" if notes else text
 
 

@@ -1,6 +1,7 @@
 """The settings of one online experiment: a problem, a network, a method, an optimizer, and what is recorded."""
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -14,6 +15,10 @@ from cbp_ray.validation import ByName, Count, DecayRate, Model, Positive, Sectio
 if TYPE_CHECKING:
     import torch
 
+MOST_BINS = 1_000_000
+"""Most points of a learning curve."""
+MOST_WEIGHTS = 10**9
+"""Most weights of a network."""
 ActivationName = Literal["tanh", "sigmoid", "relu", "leaky_relu", "elu", "swish"]
 
 
@@ -150,6 +155,17 @@ class OnlineConfig(Model):
     def _has_diagnostics(self) -> Self:
         if self.diagnostics and not self.problem.diagnostics:
             raise SectionError(f".diagnostics: must be false for {self.problem.name}, which has its own, got true; remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_into_memory(self) -> Self:
+        """Refuses what no machine holds. What this machine does not hold, `--dry-run` says."""
+        if self.bins > MOST_BINS:
+            fix = f"use at least {-(-self.examples // MOST_BINS)}"
+            raise SectionError(f".bin_size: must give at most {MOST_BINS:,} bins, got {self.bins:,}; {fix}")
+        weights = sum(before * after for before, after in pairwise(self.sizes))
+        if weights > MOST_WEIGHTS:
+            raise SectionError(f".network.hidden: must have at most {MOST_WEIGHTS:,} weights, got {weights:,}; use fewer units")
         return self
 
     @model_validator(mode="after")

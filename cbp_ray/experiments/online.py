@@ -1,6 +1,7 @@
 """Online experiments: a config and seeds in, learning curves out. The loop is a generator; what surrounds it is yours."""
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 """Version of the checkpoints."""
+
+MOST_RUNS = 1_000_000
+"""Most seeds of one call."""
+
+UNFIT = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError)
+"""What NumPy, torch and our own classes raise when they are to go on from arrays that are not theirs."""
 
 STATE, DIAGNOSTICS = "state/", "diagnostics/"
 
@@ -95,7 +102,13 @@ def iterate_with_pauses(
     config, seeds = OnlineConfig.make(config), check_seeds(seeds)
     runner = make_engine(config, engine, seeds, device)
     diagnostics = _make_diagnostics(config, seeds, runner) if config.diagnostics else None
-    first = 0 if state is None else _resume(runner, diagnostics, state, config, seeds, engine)
+    try:
+        first = 0 if state is None else _resume(runner, diagnostics, state, config, seeds, engine)
+    except UNFIT as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"state: must be a whole checkpoint of this config, got another ({reason}); start again") from None
     return _bins(runner, diagnostics, config, seeds, engine, first)
 
 
@@ -163,13 +176,20 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     Raises:
       InputError: if there are none, or one is not an integer of 64 bits or comes twice.
     """
-    if isinstance(seeds, str | bytes) or not isinstance(seeds, Iterable):
-        raise InputError(f"seeds: must be several whole numbers, got {seeds!r}; use range(100) or [0], say")
+    # Counted before they are looked at: a range may have more than memory holds.
+    if isinstance(seeds, str | bytes | Mapping) or (isinstance(seeds, range) and seeds[MOST_RUNS:]):
+        raise InputError(f"seeds: must be at most {MOST_RUNS:,} whole numbers, got {seeds!r}; use range(100), say")
+    try:
+        seeds = list(itertools.islice(seeds, MOST_RUNS + 1))
+    except TypeError:
+        raise InputError(f"seeds: must be several whole numbers, got {seeds!r}; use range(100) or [0], say") from None
     checked = tuple(whole_number("seeds", seed, below=SEEDS) for seed in seeds)
+    if len(checked) > MOST_RUNS:
+        raise InputError(f"seeds: must be at most {MOST_RUNS:,}, got more; use fewer")
     if not checked:
         raise InputError("seeds: must name at least one run, got none; use range(100), say")
     if len(set(checked)) < len(checked):
-        twice = next(seed for seed in checked if checked.count(seed) > 1)
+        twice = next(seed for seed, after in itertools.pairwise(sorted(checked)) if seed == after)
         raise InputError(f"seeds: must differ, got {twice} twice; runs of the same seed are the same")
     return checked
 
@@ -228,7 +248,8 @@ def _resume(
     engine: str,
 ) -> int:
     """Loads the state and returns the first bin that is still to come."""
-    if str(state.get("format")) != str(FORMAT):
+    if not isinstance(state, Mapping) or str(state.get("format")) != str(FORMAT):
+        state = state if isinstance(state, Mapping) else {"format": type(state).__name__}
         raise InputError(f"state: must be a checkpoint of format {FORMAT}, got {state.get('format')}; start again")
     check_complete(state, ("engine", "config", "seeds", "bins"))
     if str(state["engine"]) != engine:
@@ -243,6 +264,8 @@ def _resume(
     if tuple(int(seed) for seed in state["seeds"]) != seeds:
         raise InputError(f"state: has other seeds ({len(state['seeds'])} of them), got {len(seeds)}; use the same")
     bins = int(state["bins"])
+    if not 0 <= bins <= saved.bins:
+        raise InputError(f"state: must have from 0 to {saved.bins} bins, got {bins}; start again")
     seen = min(bins * saved.bin_size, saved.examples)
     if seen > config.examples:
         raise InputError(f"state: has seen {seen} examples, got a config with examples = {config.examples}; use more")

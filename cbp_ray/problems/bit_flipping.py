@@ -18,6 +18,9 @@ TABLE_BITS = 12
 PROBE_BITS = 10
 """Up to this many i.i.d. bits, a probe has all their patterns."""
 
+MOST_TARGET_WEIGHTS = 10**8
+"""Most weights of a target network."""
+
 EVALUATED_AT_ONCE = 1 << 14
 """Examples per call of the target network: bounds the memory of `take`."""
 
@@ -70,6 +73,9 @@ class BitFlippingConfig(Problem):
     def _fits(self) -> Self:
         if self.flipping_bits > self.inputs:
             raise SectionError(f".flipping_bits: must be at most inputs = {self.inputs}, got {self.flipping_bits}; use fewer")
+        if self.target_units * (self.inputs + 1) > MOST_TARGET_WEIGHTS:
+            found = f"{self.target_units} with {self.inputs} inputs"
+            raise SectionError(f".target_units: must have at most {MOST_TARGET_WEIGHTS:,} weights, got {found}; use fewer")
         return self
 
     @property

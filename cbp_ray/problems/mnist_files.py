@@ -89,7 +89,9 @@ def fetch(dataset: str, directory: Path | None = None) -> tuple[Path, str]:
             if _complete(raw, about.checksums):
                 return raw, ""
             return raw, _fetch_anew(dataset, about, raw)
-    except OSError as error:
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
             f"{dataset}: must be in a folder that can be read and written, got {directory} ({error}); set {DIRECTORY_VARIABLE}"
         ) from None

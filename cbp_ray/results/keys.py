@@ -6,6 +6,7 @@ A block is one config with some seeds; its files are named `<config key>-<seeds>
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ MOST_RANGES = 8
 """Ranges of consecutive seeds in one block, so that names stay short."""
 
 KEY_LENGTH = 20
+
+MOST_SEEDS = 1_000_000
+"""Most seeds of a sweep, and so of a block."""
+
+RANGE = re.compile(r"(\d{1,20})_(\d{1,20})", re.ASCII)
 
 
 def config_key(config: OnlineConfig, engine: str) -> str:
@@ -77,8 +83,14 @@ def decode_seeds(text: str) -> tuple[int, ...]:
     """
     seeds: list[int] = []
     for part in text.split("+"):
-        first, last = part.split("_")
-        seeds.extend(range(int(first), int(last) + 1))
+        match = RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"no range of seeds: {part!r}")
+        first, last = int(match[1]), int(match[2])
+        # The name of a file may say anything, also that it has more runs than there is memory for their seeds.
+        if last < first or len(seeds) + last - first >= MOST_SEEDS or (seeds and first <= seeds[-1]):
+            raise ValueError(f"no ascending range of at most {MOST_SEEDS} seeds: {part!r}")
+        seeds.extend(range(first, last + 1))
     return tuple(seeds)
 
 

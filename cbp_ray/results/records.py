@@ -1,12 +1,12 @@
 """Records of what the files that share a sweep ask for: `sweeps/<file>.json`, with every setting resolved."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from cbp_ray.errors import InputError
+from cbp_ray.results.json_files import read_json
 from cbp_ray.results.storage import Folder
-from cbp_ray.results.store import REDO, Store
+from cbp_ray.results.store import Store
 
 FOLDER, SUFFIX = "sweeps", ".json"
 Record = dict[str, Any]
@@ -21,11 +21,7 @@ def read_records(store: Store) -> Iterator[tuple[str, Record]]:
     folder = store.folder / FOLDER
     for file in folder.names():
         if file.endswith(SUFFIX):
-            try:
-                record = json.loads(folder.read(file))
-            except ValueError as error:
-                raise InputError(f"{folder.location}/{file}: must be JSON, got {error}; {REDO}") from None
-            yield file.removesuffix(SUFFIX), record
+            yield file.removesuffix(SUFFIX), read_json(folder, file, FOLDER)
 
 
 def stored_sweeps(storage: Folder) -> list[str]:

@@ -6,9 +6,10 @@ that its scheduler ended. The names alone say which trials: counting opens nothi
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.results.json_files import read_json
 from cbp_ray.results.keys import BlockName
 from cbp_ray.results.store import Block, Store, block_names
 
@@ -51,7 +52,7 @@ class SearchLog:
 
     def read(self, name: BlockName) -> tuple[str, OnlineConfig]:
         """Group and config of a trial."""
-        about: dict[str, Any] = json.loads(self._drawn.read(f"{name}{SUFFIX}"))
+        about = read_json(self._drawn, f"{name}{SUFFIX}", "drawn")
         return str(about["group"]), OnlineConfig.make(about["config"])
 
     def stop(self, block: Block, stop: Stop) -> None:
@@ -60,4 +61,5 @@ class SearchLog:
 
     def read_stop(self, name: BlockName) -> Stop:
         """Where a trial was ended."""
-        return Stop(**json.loads(self._stopped.read(f"{name}{SUFFIX}")))
+        stop = read_json(self._stopped, f"{name}{SUFFIX}", "stopped")
+        return Stop(stop["examples"], stop["value"])

@@ -16,15 +16,14 @@ import pyarrow.parquet
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
+from cbp_ray.results.json_files import REDO
 from cbp_ray.results.keys import RESULT_VERSION, BlockName, config_key, describe_seeds, seeds_by_key
 from cbp_ray.results.storage import Folder
 
 SUFFIX, CHECKPOINT, FAILURE = ".parquet", ".npz", ".json"
 """How the names of files end."""
 METADATA = b"cbp_ray"
-REDO = "run `cbp-ray verify --remove`, then the sweep again"
-"""What to do about a damaged file."""
-NOT_METRICS = {"trial_id", "seed", "bin", "examples"}
+NOT_METRICS = ("trial_id", "seed", "bin", "examples")
 
 
 class MissingResults(InputError):
@@ -162,6 +161,7 @@ class Store:
         metrics = {
             metric: np.stack([parts[position[seed][0]].metrics[metric][position[seed][1]] for seed in wanted])
             for metric in first.metrics
+            if all(metric in part.metrics for part in parts.values())
         }
         return Curves(wanted, first.examples, metrics)
 
@@ -183,23 +183,35 @@ def read_block(folder: Folder, name: BlockName, config: OnlineConfig, engine: st
     """
     path = f"{name}{SUFFIX}"
     where = f"{folder.location}/{path}"
-    table = read_parquet(folder, path)
+    count = len(name.seeds)
+    table = read_parquet(folder, path, count * config.bins)
     if json.loads(table.schema.metadata[METADATA]) != _identity(config, engine):
         raise InputError(f"{where}: must hold the config of its name, got another; {REDO}")
-    count = len(name.seeds)
+    # Files of an earlier version may lack a diagnostic.
+    metrics = [column for column in table.column_names if column not in NOT_METRICS]
+    for column in ("seed", "examples", config.problem.performance, *metrics):
+        if not _is_numeric(table, column, whole=column in NOT_METRICS):
+            raise InputError(f"{where}: must have a number in every row of {column}, got others; {REDO}")
     if len(table) % count or (not partial and len(table) != count * config.bins):
         raise InputError(f"{where}: must have {count} runs of {config.bins} bins, got {len(table)} rows; {REDO}")
     shape = count, len(table) // count
     seeds = table.column("seed").to_numpy().reshape(shape)
     if any((seeds[row] != seed).any() for row, seed in enumerate(name.seeds)):
         raise InputError(f"{where}: must hold the seeds of its name, got others; {REDO}")
-    columns = [name for name in table.column_names if name not in NOT_METRICS]
-    metrics = {column: table.column(column).to_numpy().reshape(shape) for column in columns}
-    return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], metrics)
+    values = {column: table.column(column).to_numpy().reshape(shape) for column in metrics}
+    return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], values)
 
 
-def read_parquet(folder: Folder, path: str) -> pyarrow.Table:
-    """A file that the store has written.
+def _is_numeric(table: pyarrow.Table, column: str, whole: bool = False) -> bool:
+    """Whether a table has the column once, with a number in every row."""
+    if table.column_names.count(column) != 1 or table.column(column).null_count:
+        return False
+    kind = table.schema.field(column).type
+    return bool(pyarrow.types.is_integer(kind) or (pyarrow.types.is_floating(kind) and not whole))
+
+
+def read_parquet(folder: Folder, path: str, most_rows: int) -> pyarrow.Table:
+    """A file that the store has written. One with more rows than it can have is not read: few bytes may hold billions.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -207,11 +219,29 @@ def read_parquet(folder: Folder, path: str) -> pyarrow.Table:
     """
     content = folder.read(path)
     try:
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
-        json.loads(table.schema.metadata[METADATA])
-    except (pyarrow.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
+        if file.metadata.num_rows > most_rows:
+            raise ValueError(f"{file.metadata.num_rows} rows instead of {most_rows}")
+        table = file.read()
+        about = json.loads(table.schema.metadata[METADATA])
+        if not isinstance(about, dict):
+            raise ValueError("no description of it")
+    except (pyarrow.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80] if content else "an empty file"
         raise InputError(f"{folder.location}/{path}: must be a whole file of results, got {reason}; {REDO}") from None
+    return table
+
+
+def read_runs(folder: Folder, name: BlockName) -> pyarrow.Table:
+    """What is known about the runs of a block, one row for each of its seeds.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      InputError: if it holds anything else; the message names it.
+    """
+    table = read_parquet(folder, f"{name}{SUFFIX}", len(name.seeds))
+    if not _is_numeric(table, "seed", whole=True) or tuple(table.column("seed").to_pylist()) != name.seeds:
+        raise InputError(f"{folder.location}/{name}{SUFFIX}: must hold the seeds of its name, got others; {REDO}")
     return table
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow
 
+from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.results.keys import BlockName
 from cbp_ray.results.records import Record, find_sweep, read_records
 from cbp_ray.results.search_log import SearchLog
-from cbp_ray.results.store import FAILURE, SUFFIX, Block, Store, block_names, read_parquet
+from cbp_ray.results.store import FAILURE, Block, Store, block_names, read_runs
 from cbp_ray.results.summaries import Summary, plain_settings
 
 
@@ -148,7 +149,7 @@ class Results:
             summary, left = self.summaries[entry.key], set(entry.seeds)
             place = {seed: row for row, seed in enumerate(entry.seeds)}
             for name in entry.names:
-                table = read_parquet(self.store.runs, f"{name}{SUFFIX}")
+                table = read_runs(self.store.runs, name)
                 seeds = [int(seed) for seed in table.column("seed").to_numpy()]
                 kept = [row for row, seed in enumerate(seeds) if seed in left]
                 left.difference_update(seeds)
@@ -228,7 +229,15 @@ def load(storage: str | os.PathLike[str], sweep: str) -> Results:
     Example:
       load("results", "first").curves.to_pandas().groupby(["key", "examples"])["error"].mean()
     """
-    store = find_sweep(os.fspath(storage), sweep)
+    if not isinstance(storage, str | os.PathLike) or not isinstance(sweep, str):
+        found = f"{storage!r} and {sweep!r}"
+        raise InputError(f"load: must get the storage and the sweep by their names, got {found}; use 'results', 'first', say")
+    try:
+        store = find_sweep(os.fspath(storage), sweep)
+    except (OSError, ValueError, TypeError, pyarrow.ArrowException) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"load: must get a folder or URI of results, got {storage!r} ({error}); use 'results', say") from None
     return Results(store, [record for _, record in read_records(store)])
 
 
@@ -262,4 +271,10 @@ def _with_columns(table: pyarrow.Table, columns: Mapping[str, Any]) -> pyarrow.T
 
 
 def _concatenated(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
-    return pyarrow.concat_tables(tables, promote_options="permissive") if tables else pyarrow.table({})
+    try:
+        return pyarrow.concat_tables(tables, promote_options="permissive") if tables else pyarrow.table({})
+    except pyarrow.ArrowException as error:
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"results: must have the same kinds of columns in all files, got {reason}; remove what differs"
+        ) from None

@@ -10,12 +10,15 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import pyarrow
+
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import parse
-from cbp_ray.experiments.config import OnlineConfig
+from cbp_ray.experiments.config import MOST_BINS, OnlineConfig
+from cbp_ray.results.json_files import read_json
 from cbp_ray.results.keys import BlockName, config_key
 from cbp_ray.results.storage import Folder
-from cbp_ray.results.store import CHECKPOINT, METADATA, SUFFIX, Store, read_block, read_parquet
+from cbp_ray.results.store import CHECKPOINT, METADATA, SUFFIX, Store, read_block, read_parquet, read_runs
 
 EVENTS = "events.out.tfevents."
 RECORDS = ("sweeps", "failures", "progress", "searches", "loggers", "warnings")
@@ -104,8 +107,10 @@ def _check(store: Store, place: str, name: str) -> None:
     elif place.startswith("tensorboard") and name.startswith(EVENTS):
         _check_events(folder.read(name))
     elif name.endswith(".json") and place.partition("/")[0] in RECORDS:
-        if not isinstance(json.loads(folder.read(name)), dict):
-            raise Broken("it is no mapping")
+        kind = place.rpartition("/")[2]
+        found = read_json(folder, name, kind)
+        for each in found["configurations"] if kind == "sweeps" else [found] if kind == "drawn" else []:
+            OnlineConfig.make(each["config"])
     elif name.endswith(".yaml") and place in ("", "sweeps"):
         if not folder.read(name).startswith((b"#", b"sweep:")):
             raise Broken("it is no sweep file")
@@ -118,18 +123,22 @@ def _check_block(store: Store, folder: Folder, place: str, name: str) -> None:
     block = BlockName.parse(name.removesuffix(SUFFIX))
     if block is None:
         raise Broken("it is not named for a block")
-    table = read_parquet(folder, name)
-    about = json.loads(table.schema.metadata[METADATA])
-    config, engine = OnlineConfig.make(about["config"]), about["engine"]
-    if config_key(config, engine) != block.key:
-        raise Broken("it holds another configuration than its name says")
     if place == "runs":
-        if tuple(int(seed) for seed in table.column("seed").to_numpy()) != block.seeds:
-            raise Broken("it holds other seeds than its name says")
+        _config_of(read_runs(folder, block), block)
         return
+    config, engine = _config_of(read_parquet(folder, name, len(block.seeds) * MOST_BINS), block)
     read_block(folder, block, config, engine, partial=place == "partial")
     if place == "curves" and not store.runs.has(name):
         raise Broken("its file in runs/ is missing")
+
+
+def _config_of(table: pyarrow.Table, block: BlockName) -> tuple[OnlineConfig, str]:
+    """The configuration and the engine that a file says it is of, which must be those of its name."""
+    about = json.loads(table.schema.metadata[METADATA])
+    config, engine = OnlineConfig.make(about["config"]), str(about["engine"])
+    if config_key(config, engine) != block.key:
+        raise Broken("it holds another configuration than its name says")
+    return config, engine
 
 
 def _check_events(content: bytes) -> None:

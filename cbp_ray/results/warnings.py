@@ -5,6 +5,7 @@ from typing import Any
 
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
+from cbp_ray.results.json_files import read_json
 from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
 
@@ -31,4 +32,4 @@ def record(store: Store, config: OnlineConfig, engine: str, group: str, message:
 def read_all(store: Store) -> dict[str, dict[str, Any]]:
     """Group and message of every warning, by the key of its configuration."""
     folder = store.folder / FOLDER
-    return {name.removesuffix(SUFFIX): json.loads(folder.read(name)) for name in folder.names() if name.endswith(SUFFIX)}
+    return {name.removesuffix(SUFFIX): read_json(folder, name, FOLDER) for name in folder.names() if name.endswith(SUFFIX)}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cbp_ray.errors import ClusterError, InputError
+from cbp_ray.own_ray import make_token_private, start_ray
 from cbp_ray.sweeps.sweep import Resources
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -60,6 +61,7 @@ def use_token() -> None:
     """Turns token authentication on for this process and those it starts, unless the environment says otherwise."""
     if "RAY_AUTH_MODE" in os.environ:
         return
+    make_token_private()
     os.environ["RAY_AUTH_MODE"] = "token"
     if "ray" in sys.modules:
         from ray._raylet import Config  # type: ignore[attr-defined]
@@ -145,7 +147,7 @@ def _connect(address: str | None) -> None:
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address is None:
-        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+        start_ray(object_store_memory=OBJECT_STORE_BYTES, **quiet)
         return
     _check_answers(address)
     try:

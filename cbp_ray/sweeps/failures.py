@@ -7,6 +7,7 @@ from typing import Any
 
 from click import unstyle
 
+from cbp_ray.results.json_files import read_json
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.store import FAILURE, Block, Store, block_names
 
@@ -35,4 +36,4 @@ def read_all(store: Store, stored: Mapping[str, set[int]] | None = None) -> list
     names = block_names(store.failures, FAILURE)
     if names and stored is None:
         stored = seeds_by_key(store.names())
-    return [json.loads(store.failures.read(f"{name}{FAILURE}")) for name in names if not name.within(stored or {})]
+    return [read_json(store.failures, f"{name}{FAILURE}", "failures") for name in names if not name.within(stored or {})]

@@ -34,6 +34,8 @@ def _client(address: str, job: str | None = None) -> "Iterator[JobSubmissionClie
     no_url = f"--address: must be the URL of a job server, got {address!r}; use http://HOST:8265"
     if not address.startswith(("http://", "https://")):
         raise InputError(no_url)
+    if "@" in address.partition("://")[2].partition("/")[0]:
+        raise InputError("--address: must not hold a user or a password, got a URL with one; the token is in ~/.ray/auth_token")
     if cluster.has_token():
         cluster.use_token()
     import aiohttp

@@ -1,8 +1,9 @@
 """Whether a sweep runs at this moment, from the sign of life that the process which runs it leaves in its folder."""
 
-import json
 import time
 
+from cbp_ray.errors import InputError
+from cbp_ray.results.json_files import read_json
 from cbp_ray.results.store import Store
 from cbp_ray.sweeps.progress import SILENT_SECONDS
 
@@ -12,9 +13,9 @@ def running_on(store: Store) -> str | None:
     folder = store.folder / "progress"
     for name in folder.names():
         try:
-            sign = json.loads(folder.read(name))
+            sign = read_json(folder, name, "progress")
             if sign["state"] == "running" and time.time() - sign["time"] < SILENT_SECONDS:
                 return str(sign["host"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, InputError):
             continue  # damaged: whoever runs it writes it again within seconds
     return None

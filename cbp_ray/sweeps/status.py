@@ -1,6 +1,5 @@
 """What is done, running, failed and missing: read from a sweep's folder alone, so any shell can ask at any time."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 from cbp_ray.errors import InputError
 from cbp_ray.results import warnings
+from cbp_ray.results.json_files import read_json
 from cbp_ray.results.keys import seeds_by_key
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Store
@@ -93,9 +93,9 @@ def statuses(store: Store) -> Iterator[Status]:
             keys = {c["key"] for c in record["configurations"]}
             runs, done, stopped = len(seeds) * len(keys), sum(len(seeds & stored[key]) for key in keys), 0
         try:
-            sign = json.loads((store.folder / "progress").read(f"{source}.json"))
-        except FileNotFoundError:
-            sign = {}
+            sign = read_json(store.folder / "progress", f"{source}.json", "progress")
+        except (FileNotFoundError, InputError):
+            sign = {}  # whoever runs it writes it again within seconds
         silent = time.time() - sign["time"] if sign else None
         state = str(sign.get("state", "incomplete"))
         alive = state == "running" and silent is not None and silent < SILENT_SECONDS
@@ -116,7 +116,7 @@ def statuses(store: Store) -> Iterator[Status]:
             running_trials=len(sign["running_trials"]) if alive else 0,
             silent_seconds=silent,
             host=str(sign.get("host", "")),
-            remaining_seconds=sign["remaining_seconds"] if alive else None,
+            remaining_seconds=sign.get("remaining_seconds") if alive else None,
             doing=str(sign.get("doing", "")) if alive else "",
             glances=sign.get("glances", []) if alive else [],
             warnings=[

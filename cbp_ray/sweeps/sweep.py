@@ -14,18 +14,18 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines import NAMES, EngineName, row_of
 from cbp_ray.experiments.online import check_seeds
-from cbp_ray.results.keys import config_key
-from cbp_ray.sweeps.grid import expand
+from cbp_ray.results.keys import MOST_SEEDS, config_key
+from cbp_ray.sweeps.grid import count_points, expand
 from cbp_ray.sweeps.sweep_file import NO_GROUP, Document, read_sweep_file
 from cbp_ray.validation import Count, CountFromZero, Model, NotNegative, Positive, make, suggest
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of sweeps and groups: they become names of folders, and can lead nowhere else."""
 RESERVED = ("figures",)
 """Names of folders in the storage that are not sweeps."""
 LOGGERS = ("wandb", "mlflow")
 """Trackers that a sweep file may name."""
 MOST_CONFIGURATIONS = 100_000
-MOST_SEEDS = 1_000_000
 
 
 class Resources(Model):
@@ -46,7 +46,8 @@ class SchedulerSettings(Model):
     """Name of the scheduler; `none` lets every trial run to its end."""
     grace_bins: Count = 5
     """Number of bins that every trial may run."""
-    reduction_factor: Positive = Field(default=3, gt=1)
+    # Of two limits of the same kind Pydantic keeps one: this `gt` must not meet another.
+    reduction_factor: NotNegative = Field(default=3, gt=1)
     """At every rung, one trial in this many goes on."""
 
 
@@ -57,7 +58,7 @@ class TuneSettings(Model):
     """The metric to search by: its mean over seeds in a trial's latest bin."""
     mode: Literal["min", "max"] = "min"
     """Whether small or large values are good."""
-    samples: Count
+    samples: Count = Field(lt=MOST_CONFIGURATIONS + 1)
     """Number of configurations tried per starting point."""
     seed: CountFromZero = Field(default=0, lt=2**32)
     """Seed of the random search."""
@@ -159,13 +160,15 @@ def _make_sweep(document: Document, source: str, scale: str) -> Sweep:
         from cbp_ray.sweeps.search import check_search
 
         check_search(sweep)
+        if (trials := tune.samples * len(sweep.configurations)) > MOST_CONFIGURATIONS:
+            raise InputError(f"tune.samples: must give at most {MOST_CONFIGURATIONS} trials, got {trials}; use fewer")
     return sweep
 
 
 def check_name(name: Any) -> None:
     """Refuses what cannot be the name of a sweep."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InputError(f"sweep: must be a name of letters, digits, '.', '_' and '-', got {name!r}; use another")
+        raise InputError(f"sweep: must be a name of up to 100 letters, digits, '.', '_' and '-', got {name!r}; use another")
     if name in RESERVED:
         raise InputError(f"sweep: must not be {name!r}, where `cbp-ray reproduce` puts its drawings; use another")
 
@@ -204,15 +207,20 @@ def join(sweeps: Sequence[Sweep], source: str) -> list[Sweep]:
 def _configurations(groups: Mapping[str, Sequence[Document]], engine: EngineName) -> tuple[Configuration, ...]:
     """The points of all groups' grids, each once, all of which the engine can run."""
     found: dict[str, Configuration] = {}
+    points = 0
     for group, sections in groups.items():
         if group != NO_GROUP and (not isinstance(group, str) or not NAME.fullmatch(group)):
-            raise InputError(f"groups: must have names of letters, digits, '.', '_' and '-', got {group!r}; use another")
+            raise InputError(
+                f"groups: must have names of up to 100 letters, digits, '.', '_' and '-', got {group!r}; use another"
+            )
         where = f"groups.{group}" if group else "base"
         for settings in sections:
             _check_lists(settings, where)
-        for number, point in enumerate(point for settings in sections for point in expand(settings)):
-            if number >= MOST_CONFIGURATIONS:
-                raise InputError(f"{where}: must have at most {MOST_CONFIGURATIONS} points, got more; split the file")
+            points += count_points(settings)
+        # Counted before any is made: a few short lists can ask for billions.
+        if points > MOST_CONFIGURATIONS:
+            raise InputError(f"{where}: must have at most {MOST_CONFIGURATIONS} points in all, got {points}; split the file")
+        for point in (point for settings in sections for point in expand(settings)):
             try:
                 config = OnlineConfig.make(point)
                 row_of(config, engine)
@@ -237,7 +245,7 @@ def parse_seeds(seeds: Any) -> tuple[int, ...]:
     if isinstance(seeds, str):
         seeds = seeds.split(",")
     ranges = [_seed_range(item) for item in (seeds if isinstance(seeds, list | tuple | range) else [seeds])]
-    if sum(map(len, ranges)) > MOST_SEEDS:
+    if sum(each.stop - each.start for each in ranges) > MOST_SEEDS:
         raise InputError(f"seeds: must be at most {MOST_SEEDS:,}, got more; use fewer, or several sweeps")
     found = sorted(seed for each in ranges for seed in each)
     # Sorted, the first and the last are valid only if all are.
@@ -251,7 +259,8 @@ def parse_seeds(seeds: Any) -> tuple[int, ...]:
 def _seed_range(item: Any) -> range:
     if isinstance(item, int) and not isinstance(item, bool):
         return range(item, item + 1)
-    match = re.fullmatch(r"\s*(\d+)(?:\s*:\s*(\d+))?\s*", item) if isinstance(item, str) else None
+    # No seed has more than 20 digits, and Python refuses to read thousands of them.
+    match = re.fullmatch(r"\s*(\d{1,30})(?:\s*:\s*(\d{1,30}))?\s*", item, re.ASCII) if isinstance(item, str) else None
     if match is None:
         raise InputError(f"seeds: must be START:STOP, integers, or several with commas between, got {item!r}; use 0:100")
     start, stop = int(match[1]), int(match[2] if match[2] is not None else int(match[1]) + 1)

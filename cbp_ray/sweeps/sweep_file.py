@@ -4,7 +4,6 @@ The document has the keys of the file but for `include`, `scales` and `base`, an
 its settings, each with `base` under it. A file without `groups` is one grid: its base, under the name `NO_GROUP`.
 """
 
-import json
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,14 @@ SCALES = ("paper", "laptop", "smoke")
 NO_GROUP = ""
 MOST_BYTES = 4 * 2**20
 """Largest sweep file. A resolved file of 10,000 configurations has about half of it."""
+MOST_FILES = 100
+"""Most files that a sweep file includes, one that is included twice counted twice."""
+MOST_DEPTH = 64
+"""Deepest nest of lists and mappings. libyaml builds nests by recursion, and a very deep one would end the process."""
+MOST_VALUES = 4_000_000
+"""Most values of a file in which every alias is a copy of what it names. A few lines of aliases can ask for billions."""
+MOST_MERGED = 1000
+"""Most keys that a mapping may have with all that `<<` merges into it, and most mappings that one `<<` may name."""
 _BASE: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
@@ -72,15 +79,21 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
     return result
 
 
-def _read(path: Path, including: tuple[Path, ...] = ()) -> Document:
-    """A file over those that it includes."""
-    path = path.resolve()
-    if path in including:
-        chain = " -> ".join(p.name for p in (*including, path))
-        raise InputError(f"{path.name}: include: must not come back to itself, got {chain}; remove one")
+def _read(path: Path, including: tuple[Path, ...] = (), files: list[Path] | None = None) -> Document:
+    """A file over those that it includes. `files` are all that were read so far."""
+    files = [] if files is None else files
     try:
+        path = path.resolve()
+        if path in including:
+            chain = " -> ".join(p.name for p in (*including, path))
+            raise InputError(f"{path.name}: include: must not come back to itself, got {chain}; remove one")
+        if len(files) > MOST_FILES:
+            raise InputError(f"{including[-1].name}: include: must be at most {MOST_FILES} files in all, got more; use fewer")
+        files.append(path)
         text = _text(path)
-    except (OSError, ValueError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that lead to one another
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or str(error)
         by = f" (included by {including[-1].name})" if including else ""
         raise InputError(f"{path.name}: must be a readable file, got {reason} for {path}{by}; correct the path") from None
@@ -95,7 +108,7 @@ def _read(path: Path, including: tuple[Path, ...] = ()) -> Document:
         raise InputError(f"{path.name}: include: must be a list of file names, got {included!r}; correct it")
     merged: Document = {}
     for name in included:
-        merged = merge(merged, _read(path.parent / name, (*including, path)))
+        merged = merge(merged, _read(path.parent / name, (*including, path), files))
     return merge(merged, document)
 
 
@@ -173,6 +186,15 @@ class _Loader(_BASE):  # type: ignore[misc]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merges what `<<` names. Merges of merges grow like powers, and are refused in time."""
+        merged = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+        if len(merged) > 1 or any(isinstance(each, yaml.SequenceNode) and len(each.value) > MOST_MERGED for each in merged):
+            raise yaml.constructor.ConstructorError(None, None, "too many merges (<<)", node.start_mark)
+        super().flatten_mapping(node)
+        if merged and len(node.value) > MOST_MERGED:
+            raise yaml.constructor.ConstructorError(None, None, f"more than {MOST_MERGED} merged keys", node.start_mark)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -194,11 +216,41 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _check_depth(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MOST_DEPTH:
+            raise ValueError(f"more than {MOST_DEPTH} lists and mappings in one another")
+
+
+def _check_aliases(data: Any) -> None:
+    """Refuses an anchor that contains itself, and aliases that stand for more values than anybody means."""
+    sizes: dict[int, int] = {}
+
+    def size(value: Any) -> int:
+        if not isinstance(value, list | dict):
+            return 1
+        if id(value) not in sizes:
+            sizes[id(value)] = 0
+            sizes[id(value)] = 1 + sum(map(size, value.values() if isinstance(value, dict) else value))
+        elif not sizes[id(value)]:
+            raise ValueError("an anchor that contains itself")
+        return sizes[id(value)]
+
+    if size(data) > MOST_VALUES:
+        raise ValueError(f"aliases that stand for more than {MOST_VALUES:,} values")
+
+
 def _parse(text: str, where: str) -> Any:
     """YAML text as plain data, as people mean it: `1e-4` is a number, `1:30` is not ninety, and no key stands twice."""
     try:
+        _check_depth(text)
         data = yaml.load(text, _Loader)
-        json.dumps(data, default=str)  # fails on an anchor that contains itself
+        _check_aliases(data)
         return data
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -26,9 +26,16 @@ def load(store: Store, block: Block) -> tuple[Checkpoint, Curves] | None:
     try:
         state = parse(store.checkpoints.read(block.trial_id + CHECKPOINT))
         examples = state.pop(EXAMPLES)
-    except (FileNotFoundError, InputError, KeyError):
+        bins = int(state["bins"])
+    except (FileNotFoundError, InputError, KeyError, ValueError, TypeError):
         return None
     metrics = {name.removeprefix(CURVES): state.pop(name) for name in list(state) if name.startswith(CURVES)}
+    if not 0 <= bins <= block.config.bins:
+        return None
+    wanted = [min((k + 1) * block.config.bin_size, block.config.examples) for k in range(bins)]
+    whole, shape = examples.tolist() == wanted and set(metrics) == set(block.config.metrics), (len(block.seeds), bins)
+    if not whole or any(values.shape != shape or values.dtype.kind not in "fiu" for values in metrics.values()):
+        return None
     return state, Curves(block.seeds, examples, metrics)
 
 

@@ -45,6 +45,7 @@ USED = {
     },
     "cbp_ray/kernels/noise.py": {"numba.core": "types"},
     "cbp_ray/kernels/vectors.py": {"numba.core": "cgutils types"},
+    "cbp_ray/own_ray.py": {"ray._private.ray_constants": "ENABLE_RAY_CLUSTER"},
     "cbp_ray/sweeps/cluster.py": {
         "ray._raylet": "Config",
         "ray._raylet.Config": "initialize",

@@ -50,7 +50,7 @@ def test_other_algorithms_of_rllib() -> None:
         (["--address", "ray://elsewhere:10001"], "address: must be HOST:PORT"),
         (["--utility", "overall"], "--utility: must come with --replacement-rate"),
         (["--maturity-threshold", "5"], "--maturity-threshold: must come with --replacement-rate"),
-        (["--name", "../elsewhere"], "--name: must be the name of a folder"),
+        (["--name", "../elsewhere"], "--name: must be a folder and a name in it"),
     ],
 )
 def test_bad_input_is_one_line(options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

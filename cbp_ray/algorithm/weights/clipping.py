@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from cbp_ray.algorithm.network import HiddenLayer, find_hidden_layers
+from cbp_ray.algorithm.network import HiddenLayer, check_layers, find_hidden_layers
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions
-from cbp_ray.validation import positive
+from cbp_ray.validation import positive, truth_value
 
 
 class WeightClipping(WeightRule):
@@ -40,7 +41,8 @@ class WeightClipping(WeightRule):
         super().__init__(model, optimizer)
         self.factor = positive("WeightClipping: factor", factor)
         distributions = initial_distributions(model)
-        found = find_hidden_layers(model) if layers is None and not last_layer else layers or ()
+        truth_value("WeightClipping: last_layer", last_layer)
+        found = check_layers(model, layers) if layers is not None else [] if last_layer else find_hidden_layers(model)
         hidden = {part.name for layer in found if layer.units for part in layer.units.producers}
         self.bounds: dict[str, float] = {}
         """κ s by parameter."""
@@ -57,6 +59,7 @@ class WeightClipping(WeightRule):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "bounds": dict(self.bounds), "replaced": dict(self.replaced)}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.bounds = {name: float(bound) for name, bound in state["bounds"].items()}

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.rule import WeightRule
 from cbp_ray.validation import not_negative
 
@@ -51,6 +52,7 @@ class L2Init(WeightRule):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "initial": {name: value.clone() for name, value in self.initial.items()}}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.initial = {name: state["initial"][name].to(p, copy=True) for name, p in self.parameters.items()}

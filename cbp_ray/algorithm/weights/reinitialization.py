@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
 from cbp_ray.randomness import Purpose, uniforms
-from cbp_ray.validation import in_unit_interval, whole_number
+from cbp_ray.validation import SEEDS, in_unit_interval, whole_number
 
 Utility = Literal["gradient", "magnitude", "random"]
 
@@ -50,10 +51,14 @@ class WeightReinitialization(WeightRule):
         seed: int = 0,
     ) -> None:
         super().__init__(model, optimizer)
-        if utility not in get_args(Utility):
+        if not isinstance(utility, str) or utility not in get_args(Utility):
             raise InputError(f"WeightReinitialization: utility must be one of {', '.join(get_args(Utility))}, got {utility!r}")
         self.rate, self.decay = in_unit_interval("rate", rate, closed=True), in_unit_interval("decay", decay)
-        self.every, self.utility, self.seed = whole_number("every", every, least=1), utility, whole_number("seed", seed)
+        self.every, self.utility, self.seed = (
+            whole_number("every", every, least=1),
+            utility,
+            whole_number("seed", seed, below=SEEDS),
+        )
         self._distributions = initial_distributions(model)
         self._constants = {
             name: float(p.detach().flatten()[0])
@@ -129,6 +134,7 @@ class WeightReinitialization(WeightRule):
         initial = {"distributions": saved_distributions(self._distributions), "constants": dict(self._constants)}
         return {**super().state_dict(), "traces": traces, **counts, **initial}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.traces = {name: state["traces"][name].to(p, copy=True) for name, p in self.parameters.items()}

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from cbp_ray.algorithm.initialization import recognise
 from cbp_ray.algorithm.preconditions import optimizers_by_parameter
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.units import UNIT_MODULES
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
@@ -87,6 +88,7 @@ class WeightRule:
         """Everything a resumed run needs besides the model's and the optimizer's states; safe for `weights_only=True`."""
         return {"steps": self.steps}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state_dict` was taken."""
         self.steps = int(state["steps"])

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.noise import Noise
 from cbp_ray.algorithm.weights.rule import WeightRule, initial_distributions, loaded_distributions, saved_distributions
 from cbp_ray.errors import InputError
-from cbp_ray.validation import not_negative, whole_number
+from cbp_ray.validation import SEEDS, not_negative, whole_number
 
 Variant = Literal["nature2024", "gradient", "initial"]
 
@@ -49,19 +50,20 @@ class ShrinkAndPerturb(WeightRule):
         seed: int = 0,
     ) -> None:
         super().__init__(model, optimizer)
-        if variant not in get_args(Variant):
+        if not isinstance(variant, str) or variant not in get_args(Variant):
             raise InputError(f"ShrinkAndPerturb: variant must be one of {', '.join(get_args(Variant))}, got {variant!r}")
         self.noise = not_negative("ShrinkAndPerturb: noise", noise)
         self.shrinkage = not_negative("ShrinkAndPerturb: shrinkage", shrinkage)
         if self.shrinkage and variant != "initial":
             raise InputError(f"ShrinkAndPerturb: shrinkage is of variant 'initial', got it with {variant!r}; use weight decay")
-        self.variant, self.seed = variant, whole_number("seed", seed)
+        self.variant, self.seed = variant, whole_number("seed", seed, below=SEEDS)
         self._noise = Noise(list(self.parameters.values()), self.seed)
         self._distributions = initial_distributions(model) if variant == "initial" else {}
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "distributions": saved_distributions(self._distributions)}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._distributions = loaded_distributions(state.get("distributions", {}))

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.saved_states import whole_or_not
 from cbp_ray.algorithm.weights.noise import Noise
 from cbp_ray.algorithm.weights.rule import WeightRule
-from cbp_ray.validation import in_unit_interval, not_negative, whole_number
+from cbp_ray.validation import SEEDS, in_unit_interval, not_negative, truth_value, whole_number
 
 
 class UPGD(WeightRule):
@@ -48,8 +49,8 @@ class UPGD(WeightRule):
     ) -> None:
         super().__init__(model, optimizer)
         self.noise, self.decay = not_negative("UPGD: noise", noise), in_unit_interval("UPGD: decay", decay)
-        self.protects = protects
-        self._noise = Noise(list(self.parameters.values()), whole_number("seed", seed))
+        self.protects = truth_value("UPGD: protects", protects)
+        self._noise = Noise(list(self.parameters.values()), whole_number("seed", seed, below=SEEDS))
         self.traces = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         """ū of every weight."""
         self.adaptive = not all(
@@ -103,6 +104,7 @@ class UPGD(WeightRule):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "traces": {name: trace.clone() for name, trace in self.traces.items()}}
 
+    @whole_or_not
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.traces = {name: state["traces"][name].to(p, copy=True) for name, p in self.parameters.items()}

@@ -100,7 +100,7 @@ def row_of(config: OnlineConfig, engine: str) -> Row:
     Raises:
       InputError: if there is no such engine, it is not installed, it does not have the problem, or it refuses the config.
     """
-    if engine not in NAMES:
+    if not isinstance(engine, str) or engine not in NAMES:
         raise InputError(f"engine: must be one of {', '.join(NAMES)}, got {engine!r}; use kernel")
     row = ENGINES.get((engine, config.problem.name))
     if row is None:
@@ -120,6 +120,8 @@ def make_engine(config: OnlineConfig, engine: str, seeds: Sequence[int], device:
       InputError: as `row_of`, or for a device that the engine does not take.
     """
     row = row_of(config, engine)
+    if not isinstance(device, str):
+        raise InputError(f"device: must be a name such as 'cpu' or 'cuda', got {device!r}; use 'cpu'")
     if device != "cpu" and not row.takes_device:
         raise InputError(f"device: must be 'cpu' for engine {engine!r}, got {device!r}; use engine 'torch' on another")
     module, _, name = row.path.partition(":")

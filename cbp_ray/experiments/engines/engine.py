@@ -70,6 +70,17 @@ def all_parts(parts: Generator[int, None, Metrics]) -> Metrics:
             return metrics
 
 
+def check_array(name: str, found: Any, like: NDArray[Any], shape: tuple[int, ...] | None = None) -> None:
+    """Refuses an array of a checkpoint that has another shape or kind than the one that it is to replace.
+
+    Compiled code does not look where it writes, and NumPy would stretch a smaller array.
+    """
+    shape = like.shape if shape is None else shape
+    if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind != like.dtype.kind:
+        kind = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+        raise InputError(f"state: {name} must be {like.dtype} {list(shape)}, got {kind}; start again")
+
+
 def check_complete(state: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuses a checkpoint, or a part of one, that lacks one of `names`."""
     missing = [name for name in names if name not in state]

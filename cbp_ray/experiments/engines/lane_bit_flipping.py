@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_array, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import initial_weights
 from cbp_ray.kernels import bit_stream
@@ -63,6 +63,8 @@ class LaneEngine(Engine):
         for name in State._fields:
             # Copies of the last run fill the padding, as in `__init__`.
             lanes = np.minimum(np.arange(len(self._blocks) * WIDTH), self.runs - 1)
+            here = getattr(self._blocks[0].state, name)
+            check_array(name, state[name], here, (len(here), self.runs))
             for k, block in enumerate(self._blocks):
                 getattr(block.state, name)[...] = state[name][:, lanes[k * WIDTH : (k + 1) * WIDTH]]
         for block in self._blocks:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cbp_ray.activations import ACTIVATIONS
 from cbp_ray.experiments import hidden_outputs
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_parts, check_array, check_complete
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import bound, initial_weights
 from cbp_ray.kernels.choices import Rule, Tester
@@ -80,6 +80,7 @@ class MlpEngine(Engine):
         check_complete(state, [f"{k}/{name}" for k in range(len(self.runs)) for name in State._fields])
         for k, run in enumerate(self.runs):
             for name in State._fields:
+                check_array(name, state[f"{k}/{name}"], getattr(run.state, name))
                 getattr(run.state, name)[...] = state[f"{k}/{name}"]
             run.examples = examples
 

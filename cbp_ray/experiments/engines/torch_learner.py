@@ -14,8 +14,9 @@ from cbp_ray.activations import ACTIVATIONS, SMALLEST_LOSS
 from cbp_ray.algorithm import OnlineNorm, initialize
 from cbp_ray.algorithm.input_norm import InputNorm
 from cbp_ray.algorithm.stacked_linear import stack
+from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
-from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_complete
+from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, check_array, check_complete
 from cbp_ray.problems.problem import COUNTS, SAMPLE_PLASTICITY
 
 
@@ -102,7 +103,7 @@ class Learner:
         device: str,
     ) -> None:
         self.loss, self.networks = loss, 1 if isinstance(seed, int) else len(seed)
-        self.dtype, self.device = getattr(torch, config.dtype), torch.device(device)
+        self.dtype, self.device = getattr(torch, config.dtype), find_device(device)
         # Drawn on the CPU and then moved: the initial weights are the same on every device.
         each = [build_network(config, one, inputs) for one in ([seed] if isinstance(seed, int) else seed)]
         self.model = (each[0] if isinstance(seed, int) else stack(each)).to(self.device)
@@ -235,12 +236,29 @@ class TorchRuns(Engine):
         # Optimizers make their state at the first step.
         example = self._make(0)
         example.advance(1)
-        names = [name for name, _ in flatten(example.state())]
-        check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in names])
+        arrays = dict(flatten(example.state()))
+        check_complete(state, [f"{number}/{name}" for number in range(len(self._runs)) for name in arrays])
         for number, run in enumerate(self._runs):
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+            for name, like in arrays.items():
+                check_array(name, own[name], like)
             run.load_state(unflatten(own), examples)
+
+
+def find_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+      InputError: if torch does not know it, or this machine does not have it.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"device: must be one that torch has here, got {name!r} ({reason}); use 'cpu'") from None
+    return device
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
