@@ -101,7 +101,8 @@ class Adam(Optimizer):
         for name, value in (("amsgrad", amsgrad), ("maximize", maximize), ("capturable", capturable)):
             truth_value(f"{kind}: {name}", value)
         truth_value(f"{kind}: differentiable", differentiable)
-        truth_value(f"{kind}: fused", bool if fused is None else fused)
+        if fused is not None:
+            truth_value(f"{kind}: fused", fused)
         for name, value, why in (
             ("capturable", capturable, "time steps are counted on the host"),
             ("differentiable", differentiable, "weights change in place"),
