@@ -361,7 +361,9 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
       InputError: naming the module; also where a trace of the network shows that a layer feeds a module that is not named,
         or that something else is joined with its units.
     """
-    layers = ([] if isinstance(layers, str) else listed(layers)) or [layers]
+    several = isinstance(layers, Iterable) and not isinstance(layers, str)
+    # What says that it can be gone through, and can't, is one that is wrong.
+    layers = listed(layers) if several and (listed(layers) or isinstance(layers, list | tuple)) else [layers]
     for layer in layers:
         if not isinstance(layer, HiddenLayer):
             raise InputError(

@@ -101,7 +101,7 @@ def test_split_run_equals_the_unbroken_run(tmp_path):
 
 
 def test_bad_arguments_and_shapes():
-    with pytest.raises(InputError, match="alpha_forward must lie in"):
+    with pytest.raises(InputError, match="alpha_forward: must be a number in"):
         OnlineNorm(3, 1.0)
-    with pytest.raises(InputError, match=r"expected \[N, 3, \.\.\.\], got \[2, 4\]"):
+    with pytest.raises(InputError, match=r"must get \[N, 3, \.\.\.\], got \[2, 4\]"):
         OnlineNorm(3)(torch.ones(2, 4))

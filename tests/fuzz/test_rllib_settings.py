@@ -85,7 +85,7 @@ def test_options_of_the_script(effort: str, tmp_path: Path, monkeypatch: pytest.
     class Stop(Exception):
         """Stands for the connection to Ray."""
 
-    def connected(*_: Any) -> Any:
+    def connected(*_: Any, **__: Any) -> Any:
         raise Stop
 
     monkeypatch.chdir(tmp_path)

@@ -88,6 +88,7 @@ def status_of(url: str) -> int | None:
 ASKED = ("/api/job_agent/jobs/", "/api/version", "/logs")
 
 
+@pytest.mark.long
 def test_a_sweep_listens_on_loopback_answers_no_stranger_and_writes_its_token_nowhere(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,5 +120,5 @@ def test_a_sweep_listens_on_loopback_answers_no_stranger_and_writes_its_token_no
         assert len(token) == 64 and mode(home / ".ray" / "auth_token") == 0o600
         assert token not in said and not any(token in str(event) for event in program.events)
         written = [path for folder in (tmp_path / "results", Path(short)) for path in folder.rglob("*") if path.is_file()]
-        assert any("tensorboard" in path.parts for path in written) and any(path.suffix == ".log" for path in written)
+        assert any(path.suffix == ".log" for path in written)
         assert [path for path in written if token.encode() in path.read_bytes()] == []

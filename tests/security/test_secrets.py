@@ -1,6 +1,5 @@
 """Secrets stay where they are: not in messages, not in what a job is described by, and pickles of others are not read."""
 
-import argparse
 import json
 import os
 from pathlib import Path
@@ -12,7 +11,7 @@ from sweep_help import SMALL
 from cbp_ray.cli import main
 from cbp_ray.errors import InputError
 from cbp_ray.sweeps import jobs
-from rllib_ext.train import check_own, parser, train
+from rllib_ext.train import check_own, parser, read_options
 
 PLACES = [
     "s3://AKIAUSER:verysecret@bucket/cbp",
@@ -85,9 +84,8 @@ def test_a_run_that_everybody_can_write_to_is_not_resumed(folder: Path, monkeypa
     (run / "tuner.pkl").write_bytes(b"")
     check_own(run)
     (run / "tuner.pkl").chmod(0o666)
-    options: argparse.Namespace = parser().parse_args(["--resume", "--name", "mine", "--storage-path", str(folder)])
     with pytest.raises(InputError, match=r"^--resume: .*tuner.pkl"):
-        train(options)
+        read_options(["--resume", "--name", "mine", "--storage-path", str(folder)])
 
 
 def test_a_run_of_somebody_else_is_not_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
