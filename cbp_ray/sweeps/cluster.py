@@ -59,9 +59,10 @@ def has_token() -> bool:
 
 def use_token() -> None:
     """Turns token authentication on for this process and those it starts, unless the environment says otherwise."""
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
+        make_token_private()
     if "RAY_AUTH_MODE" in os.environ:
         return
-    make_token_private()
     os.environ["RAY_AUTH_MODE"] = "token"
     if "ray" in sys.modules:
         from ray._raylet import Config  # type: ignore[attr-defined]

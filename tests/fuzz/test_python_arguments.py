@@ -82,6 +82,7 @@ def test_methods_for_torch_networks(name: str, effort: str) -> None:
             learn(model, optimizer, method)
 
     make(good)
+    make({name: good[name] for name in ("noise",) if name in good})  # all that is not given is allowed
     names = list(good)
 
     def check(argument: str, value: Any) -> None:
@@ -126,6 +127,8 @@ def test_optimizers(kind: Any, effort: str) -> None:
         if made is not None and argument != "params":
             learn(model, made)
 
+    model = network()
+    learn(model, kind(model.parameters()))  # all that is not given is allowed
     names = st.sampled_from([*ADAM, "fused", "foreach", "capturable", "differentiable", "params"])
     hold(check, effort, 50, argument=names, value=odd)
 

@@ -157,7 +157,7 @@ def test_a_job_that_is_stopped_ends(
 
 
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong"])
-@pytest.mark.parametrize("path", ["/api/jobs/", "/api/version"])
+@pytest.mark.parametrize("path", ["/api/jobs/", "/api/version", "/nodes", "/api/cluster_status", "/logs"])
 def test_without_the_token_the_job_server_answers_401(authorization: str | None, path: str, address: tuple[str, str]) -> None:
     request = urllib.request.Request(address[1] + path)
     if authorization:
