@@ -46,6 +46,7 @@ Rate = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_boolean)]
 DecayRate = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_no_boolean)]
 Count = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_number_as_integer)]
 Width = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_number_as_integer)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS), BeforeValidator(_number_as_integer)]
 CountFromZero = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_number_as_integer)]
 Maturity = Annotated[int, Field(ge=0, lt=2**24), BeforeValidator(_number_as_integer)]
 

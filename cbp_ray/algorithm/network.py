@@ -361,20 +361,15 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
       InputError: naming the module; also where a trace of the network shows that a layer feeds a module that is not named,
         or that something else is joined with its units.
     """
-    several = isinstance(layers, Iterable) and not isinstance(layers, str)
+    several = [] if isinstance(layers, str) else listed(layers)
     # What says that it can be gone through, and can't, is one that is wrong.
-    layers = listed(layers) if several and (listed(layers) or isinstance(layers, list | tuple)) else [layers]
+    layers = several if several or isinstance(layers, list | tuple) else [layers]  # type: ignore[list-item]
     for layer in layers:
         if not isinstance(layer, HiddenLayer):
             raise InputError(
                 f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} ({type(layer).__name__})"
             )
-        names = [
-            layer.unit,
-            "" if layer.activation is None else layer.activation,
-            *listed(layer.outgoing),
-            *listed(layer.norms),
-        ]
+        names = [layer.unit, layer.activation or "", *listed(layer.outgoing), *listed(layer.norms)]
         if not all(isinstance(name, str) for name in names) or not all(
             isinstance(part, tuple | list) for part in (layer.outgoing, layer.norms)
         ):

@@ -110,7 +110,8 @@ def reproduce(figure: str, scale: str, storage: str, output: str | None, address
             return say_failed(storage)
     products = _produce(figures, sweeps, storage, directory, decide)
     findings = [finding for product in products for finding in product.findings]
-    command = f"cbp-ray reproduce {figure}" + ("" if decide is None else f" --decide {decide}")
+    command = f"cbp-ray reproduce {figure}" + ("" if scale == "paper" else f" --scale {scale}")
+    command += "" if decide is None else f" --decide {decide}"
     Reproduction.of(command, [f.key for f in figures], scale, outcomes, begun).append_to(directory)
     return conclude(findings, figure, directory)
 

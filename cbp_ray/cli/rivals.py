@@ -42,7 +42,8 @@ def reproduce_rivals(name: str, scale: str, storage: str, output: str | None, ad
                 outcomes.append(run_and_show(stage, storage, address))
         if any(outcome.failed for outcome in outcomes):
             return say_failed(storage)
-        Reproduction.of(f"cbp-ray reproduce {name}", [stream.name], scale, outcomes, begun).append_to(directory)
+        command = f"cbp-ray reproduce {name}" + ("" if scale == "paper" else f" --scale {scale}")
+        Reproduction.of(command, [stream.name], scale, outcomes, begun).append_to(directory)
         findings += _write(stream, sweep, chosen, storage, directory, None)
     return conclude(findings, name, directory)
 

@@ -44,7 +44,7 @@ class Reproduction:
     def of(cls, command: str, figures: list[str], scale: str, outcomes: "Sequence[Totals]", begun: float) -> "Reproduction":
         """What some sweeps have done that began at a time of `time.monotonic()`."""
         return cls(
-            command=command if scale == "paper" else f"{command} --scale {scale}",
+            command=command,
             figures=figures,
             scale=scale,
             runs=sum(outcome.runs_done for outcome in outcomes),

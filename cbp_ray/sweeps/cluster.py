@@ -98,6 +98,9 @@ def connected(address: str | None, sweep: bool = True) -> Iterator[None]:
     """
     for name, value in (QUIET | (OF_SWEEPS if sweep else {}) | (EMBEDDED if address is None else {})).items():
         os.environ.setdefault(name, value)
+    for name, value in ({} if sweep else OF_SWEEPS).items():
+        if os.environ.get(name) == value:
+            del os.environ[name]  # of a sweep before, in this process
     if address is None or has_token():
         use_token()
     import ray

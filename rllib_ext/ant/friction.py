@@ -7,13 +7,13 @@ other, so every process that knows the step knows the friction.
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from cbp_ray.problems import SlipperyAntConfig
 from cbp_ray.randomness import Purpose, uniforms
-from cbp_ray.validation import SEEDS, Count, CountFromZero, Model, Positive, SectionError, make
+from cbp_ray.validation import Count, Model, Positive, SectionError, Seed, make
 
 PAPER = SlipperyAntConfig()
 """The settings of section 2 and appendix D of the paper."""
@@ -31,7 +31,7 @@ class FrictionSchedule(Model):
       (1.5, True)
     """
 
-    seed: Annotated[CountFromZero, Field(lt=SEEDS)] = 0
+    seed: Seed = 0
     """Fixes the sequence; the same for every algorithm that is compared."""
     period: Count = PAPER.friction_period
     """Time-steps between two changes."""

@@ -45,7 +45,8 @@ def test_every_engine_has_a_cost() -> None:
 @pytest.mark.parametrize("examples", [10_000, 1_000_000, 100_000_000, 10_000_000_000])
 @pytest.mark.parametrize("slots", [1, 2, 64])
 def test_blocks_cover_every_run_once_and_last_a_reasonable_time(examples: int, slots: int, tmp_path: Path) -> None:
-    plan = make_plan(find_missing(make_sweep(range(500), make_config(examples=examples)), Store(tmp_path, "sweep")), slots)
+    config = make_config(examples=examples, bin_size=max(500, examples // 1_000_000))
+    plan = make_plan(find_missing(make_sweep(range(500), config), Store(tmp_path, "sweep")), slots)
     seeds = [seed for trial in plan.trials for seed in trial.block.seeds]
     assert sorted(seeds) == list(range(500))
     for trial in plan.trials:
