@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -98,11 +97,11 @@ def test_a_sweep_listens_on_loopback_answers_no_stranger_and_writes_its_token_no
     (tmp_path / "small.yaml").write_text(SMALL)
     with tempfile.TemporaryDirectory() as short:  # Ray's sockets need a short path
         monkeypatch.setenv("RAY_TMPDIR", short)
-        options = ["--storage", str(tmp_path / "results"), "--set", "base.examples=200_000_000"]
+        options = ["--storage", str(tmp_path / "results"), "--set", "groups.bp.examples=200_000_000"]
         program = Program(str(tmp_path / "small.yaml"), *options)
         try:
-            program.wait_for("trial_start")
-            time.sleep(1)
+            program.wait_for("trial_done")
+            program.wait_for("trial_start", 3)
             below = dict(descendants(program.process.pid))
             found = listeners([program.process.pid, *below])
             assert any("gcs_server" in below.get(each.pid, "") for each in found)
