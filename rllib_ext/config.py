@@ -232,7 +232,8 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
 def _check_environment(name: Any) -> None:
     """Refuses a name that nobody knows. RLlib would find out in a worker, and fail with an unrelated error."""
     registry: Any = _global_registry
-    if not isinstance(name, str) or ":" in name or registry.contains(ENV_CREATOR, name):
+    # Tune's registry has ASCII names only, and fails over others.
+    if not isinstance(name, str) or ":" in name or (name.isascii() and registry.contains(ENV_CREATOR, name)):
         return
     specs = gymnasium.registry.values()
     unversioned = {spec.name if spec.namespace is None else f"{spec.namespace}/{spec.name}" for spec in specs}

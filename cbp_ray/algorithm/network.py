@@ -369,7 +369,8 @@ def check_layers(model: nn.Module, layers: Iterable[HiddenLayer]) -> list[Hidden
             raise InputError(
                 f"layers: must be a list of HiddenLayer(unit=..., outgoing=(...,)), got {layer!r} ({type(layer).__name__})"
             )
-        names = [layer.unit, layer.activation or "", *listed(layer.outgoing), *listed(layer.norms)]
+        activation = "" if layer.activation is None else layer.activation
+        names = [layer.unit, activation, *listed(layer.outgoing), *listed(layer.norms)]
         if not all(isinstance(name, str) for name in names) or not all(
             isinstance(part, tuple | list) for part in (layer.outgoing, layer.norms)
         ):
