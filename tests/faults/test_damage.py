@@ -90,7 +90,7 @@ def test_boards_that_are_deleted_come_back(tmp_path: Path) -> None:
         program = made.start()
         program.wait_for("trial_done", 2)
         shutil.rmtree(made.storage / "faults" / "tensorboard")
-        assert program.wait() == 0, program.errors()
+        assert program.wait() == 0, program.story()
         made.check()
         shutil.rmtree(made.storage / "faults" / "tensorboard")
         made.finish()

@@ -48,7 +48,7 @@ def test_a_cluster_loses_or_wins_a_part_and_the_sweep_goes_on(accident: str, tmp
             program = made.start("--address", cluster.address)
             program.wait_for("trial_done", 1)
             happens(made, cluster)
-            assert program.wait() == 0, program.errors()
+            assert program.wait() == 0, program.story()
         made.check()
 
 
@@ -93,11 +93,11 @@ def disturb(made: Scene, rng: random.Random, patience: float) -> str | None:
         time.sleep(0.05)
     found = [program.process.pid] if part == "driver" else program.descendants(PARTS[part])
     if program.process.poll() is not None or not found:
-        assert program.wait() == 0, program.errors()
+        assert program.wait() == 0, program.story()
         return None
     kill(rng.choice(found))
     # A worker is replaced; without its raylet or the GCS, the sweep ends by itself.
-    assert program.wait(100) in {"worker": (0,), "driver": (-signal.SIGKILL,)}.get(part, (0, 1)), (part, program.errors())
+    assert program.wait(100) in {"worker": (0,), "driver": (-signal.SIGKILL,)}.get(part, (0, 1)), (part, program.story())
     return part
 
 

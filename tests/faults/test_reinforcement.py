@@ -47,7 +47,7 @@ def test_the_process_that_trains_is_killed(tmp_path: Path) -> None:
                 wait_until(lambda: list(made.storage.glob("*/checkpoints/*.npz")), 200)
                 kill(workers(made)[0])
                 program.wait_for("trial_retry")
-            assert program.wait() == 0, program.errors()
+            assert program.wait() == 0, program.story()
             found.append(curves(made))
     np.testing.assert_equal(*found)
     frictions = found[0]["friction"][0]

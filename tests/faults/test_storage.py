@@ -97,7 +97,7 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, everywhere: Ca
         program = made.start()
         program.wait_for("trial_done", 2)
         program.kill_descendant("ray::ResourceTrainable")
-        assert program.wait() == 0, program.errors()
+        assert program.wait() == 0, program.story()
         made.check()
 
 

@@ -80,8 +80,8 @@ class Scene:
             code = program.wait()
             if code == 0:
                 return program
-            assert code == 1, program.errors()
-        raise AssertionError(f"did not finish: {program.errors()}")
+            assert code == 1, program.story()
+        raise AssertionError(f"did not finish: {program.story()}")
 
     def check(self, remade: int = 0) -> None:
         """The results are complete and those of an undisturbed sweep, each trial ended once, and nothing is left behind.

@@ -92,6 +92,11 @@ class Program:
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
+    def story(self) -> str:
+        """What went wrong or was tried again, with what it wrote to standard error: for messages of failed tests."""
+        told = [event for event in self.events if event["event"] in ("warning", "trial_retry", "trial_failed")]
+        return "\n".join([*map(str, told), self.errors()])
+
     def done(self) -> list[str]:
         """Ids of the trials that it finished."""
         return [event["trial_id"] for event in self.events if event["event"] == "trial_done"]
