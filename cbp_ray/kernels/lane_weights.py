@@ -95,7 +95,7 @@ def follow_weight(state: Any, choices: Any, numbers: Any, row: int, utility: Any
 @inlined
 def freedom(state: Any, scratch: Any, row: int) -> Any:
     """UPGD's 1 - Ū of a weight, given what `scale_utilities` made."""
-    return gate(load(state.trace, row) * load(scratch.usefulness, 0))
+    return gate(load(state.trace, row) * load(scratch.usefulness, 0), False)
 
 
 @inlined

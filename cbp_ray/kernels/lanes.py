@@ -84,21 +84,17 @@ def _as_lanes(context: Any, builder: Any, value: Any, source: types.Type, target
 
 
 @functools.cache
-def _has_estimates() -> bool:
-    """AVX-512 has reciprocal estimates good to 14 bits, in every CPU the same bits."""
-    return IS_X86 and bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
+def has_feature(name: str) -> bool:
+    """Whether this is an x86 processor with the feature: `avx512f`, `avx512vnni`."""
+    return IS_X86 and bool(llvmlite.binding.get_host_cpu_features().get(name, False))
 
 
-def _estimate(builder: Any, name: str, value: Any) -> Any:
-    """`llvm.x86.avx512.<name>.ps.512` on each sixteen lanes of a float32 vector."""
-    whole, part = value.type, ir.VectorType(ir.FloatType(), 16)
-    function_type = ir.FunctionType(part, [part, part, ir.IntType(16)])
-    function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.x86.avx512.{name}.ps.512")
-    parts = []
-    for first in range(0, whole.count, 16):
+def by_sixteen(builder: Any, value: Any, function: Callable[[Any], Any]) -> Any:
+    """Emits a function of sixteen lanes for each sixteen lanes of a vector."""
+    undefined, parts = ir.Constant(value.type, ir.Undefined), []
+    for first in range(0, value.type.count, 16):
         mask = ir.Constant(ir.VectorType(ir.IntType(32), 16), list(range(first, first + 16)))
-        piece = builder.shuffle_vector(value, ir.Constant(whole, ir.Undefined), mask)
-        parts.append(builder.call(function, [piece, ir.Constant(part, None), ir.Constant(ir.IntType(16), -1)]))
+        parts.append(function(builder.shuffle_vector(value, undefined, mask)))
     while len(parts) > 1:
         count = 2 * parts[0].type.count
         mask = ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(count)))
@@ -106,12 +102,22 @@ def _estimate(builder: Any, name: str, value: Any) -> Any:
     return parts[0]
 
 
+def _estimate(builder: Any, name: str, value: Any) -> Any:
+    """`llvm.x86.avx512.<name>.ps.512` on each sixteen lanes of a float32 vector."""
+    part = ir.VectorType(ir.FloatType(), 16)
+    function_type = ir.FunctionType(part, [part, part, ir.IntType(16)])
+    function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.x86.avx512.{name}.ps.512")
+    rest = [ir.Constant(part, None), ir.Constant(ir.IntType(16), -1)]
+    return by_sixteen(builder, value, lambda piece: builder.call(function, [piece, *rest]))
+
+
 def _constant(vector: ir.VectorType, value: float) -> Any:
     return ir.Constant(vector, [value] * vector.count)
 
 
 def _estimated(vector: ir.VectorType) -> bool:
-    return isinstance(vector.element, ir.FloatType) and vector.count % 16 == 0 and _has_estimates()
+    """Whether AVX-512's estimates are used, which are good to 14 bits and the same bits in every CPU."""
+    return isinstance(vector.element, ir.FloatType) and vector.count % 16 == 0 and has_feature("avx512f")
 
 
 def _emit_division(builder: Any, a: Any, b: Any) -> Any:

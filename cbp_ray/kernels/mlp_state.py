@@ -90,7 +90,8 @@ class State(NamedTuple):
     trace_scale: Array
     """float64 [1]."""
     row_best: Array
-    """Unit, of UPGD: the largest trace of the weights from it, and at least 0."""
+    row_size: Array
+    """Unit, of UPGD: the largest trace of the weights from it, and at least 0; and the largest absolute value of one."""
     bias_trace: Array
     gain_trace: Array
     shift_trace: Array
@@ -147,8 +148,6 @@ class Scratch(NamedTuple):
     """Keys of the step's noise: uint32 [2]."""
     usefulness: Array
     """What UPGD multiplies traces by: float64 [1]."""
-    best: Array
-    """[VECTOR]: numbers of which the largest is looked for."""
     ranks: Array
     sorted: Array
     """float64: utilities of the weights of one layer, for selective weight reinitialisation."""
@@ -227,7 +226,6 @@ def new_scratch(layout: Layout, dtype: Any, choices: Choices) -> Scratch:
             "draws": np.zeros(int(layout.size.max()) + 4),
             "keys": np.zeros(2, dtype=np.uint32),
             "usefulness": np.zeros(1),
-            "best": aligned_flat(VECTOR, dtype),
             "ranks": np.zeros(ranked),
             "sorted": np.zeros(ranked),
         }

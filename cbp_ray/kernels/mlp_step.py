@@ -40,6 +40,7 @@ from cbp_ray.kernels.mlp_weights import (
     follow_network,
     perturb,
     pull,
+    pull_inputs,
     upgd_rows,
 )
 from cbp_ray.kernels.noise import make_keys_of_run
@@ -434,6 +435,8 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
                 learn_level(state, layout, scratch, choices, numbers, bounds, layer + 1, fresh)
                 if layer > 0 and choices.activation == Activation.RELU and choices.rule not in UPGDS:
                     clear_delta(layout, scratch, layer)
+                if choices.rule == Rule.L2_INIT and not choices.adam and layer == 0:
+                    pull_inputs(state, layout, numbers)
                 if choices.rule == Rule.SWR_GRADIENT and followed:
                     follow_gradients(state, layout, scratch, numbers, layer, fresh)
                 if choices.rule in UPGDS:
@@ -446,7 +449,7 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
                     sgd_rows(state, layout, scratch, choices, numbers, layer, True, False)
                 else:
                     sgd_rows(state, layout, scratch, choices, numbers, layer, True, True)
-                if choices.rule == Rule.L2_INIT and not choices.adam:
+                if choices.rule == Rule.L2_INIT and not choices.adam and layer > 0:
                     pull(state, layout, scratch, numbers, layer)
                 if choices.rule == Rule.CLIP:
                     clip(state, layout, bounds[layer] * (numbers.clip if layer < layers - 1 else numbers.clip_out), layer)

@@ -6,16 +6,18 @@ Gradient steps skip what is zero, as in Backprop; what a rival does to every wei
 from typing import Any, NamedTuple
 
 from cbp_ray.kernels import rules
-from cbp_ray.kernels.activations import LOG2_E, gate
+from cbp_ray.kernels.activations import LOG2_E, NEAR, gate
 from cbp_ray.kernels.choices import UPGDS, Rule
 from cbp_ray.kernels.compilation import inlined
 from cbp_ray.kernels.lanes import absolute, multiply_add, spread, where_greater
 from cbp_ray.kernels.mlp_state import Total
 from cbp_ray.kernels.noise import GROUP, SCALE, draw_at, four_noises_at, groups_of
-from cbp_ray.kernels.vectors import VECTOR, load_at, store_at, total
+from cbp_ray.kernels.vectors import VECTOR, largest_of, load_at, store_at, total
 
 SMALLEST_TRACE = 2.0**-20
 """Below this, `trace_scale` goes back into the traces."""
+SMALLEST_USEFULNESS = 1e-30
+"""Below this, UPGD's gates are all 1/2."""
 
 
 class ByUnit(NamedTuple):
@@ -33,6 +35,15 @@ class ByUnit(NamedTuple):
     """Place of their first."""
     bound: float
     """Where they are clipped."""
+
+
+@inlined
+def pull_inputs(state: Any, layout: Any, numbers: Any) -> None:
+    """L2-Init before SGD's step of the first layer, through which no gradient goes back: -αλ (w - w₀)."""
+    rate = numbers.step_size * numbers.strength
+    for k in range(layout.weight[0], layout.weight[0] + layout.size[0] * layout.stride[0], VECTOR):
+        w = load_at(state.weights, k)
+        store_at(state.weights, k, multiply_add(-rate, w - load_at(state.initial, k), w))
 
 
 @inlined
@@ -65,12 +76,12 @@ def perturb(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, b
     size = numbers.noise * SCALE / state.scale[layer]
     if choices.rule == Rule.PERTURB_GRADIENT:
         size = -numbers.step_size * size
-    groups = groups_of(n)
+    groups, number = groups_of(n), layout.group[layer]
     for k in range(groups):
         row, rows = first + GROUP * k * stride, min(GROUP, n - GROUP * k)
         for i in range(0, stride, VECTOR):
             sizes = size * load_at(scratch.columns, above + i)
-            a, b, c, d = four_noises_at(scratch.keys, layout.group[layer] + i * groups + k, groups, sizes)
+            a, b, c, d = four_noises_at(scratch.keys, number + i * groups + k, groups, sizes)
             add_to(state.weights, row + i, sizes, a)
             # The row behind the last of a layer stays zero, and those behind it are another layer's.
             if rows > 1:
@@ -125,11 +136,17 @@ def follow(trace: Any, k: int, utility: Any, numbers: Any, fresh: bool) -> None:
 
 
 @inlined
-def follow_useful(trace: Any, values: Any, k: int, share: Any, largest: Any) -> Any:
-    """Follows U = -g w, given -(1 - β) g / `trace_scale`. Returns the largest traces so far."""
+def follow_useful(trace: Any, values: Any, k: int, share: Any) -> Any:
+    """Follows U = -g w, given -(1 - β) g / `trace_scale`. Returns the traces."""
     now = multiply_add(share, load_at(values, k), load_at(trace, k))
     store_at(trace, k, now)
-    return where_greater(now, largest, now, largest)
+    return now
+
+
+@inlined
+def larger(a: Any, b: Any) -> Any:
+    """The larger of two in every place."""
+    return where_greater(a, b, a, b)
 
 
 @inlined
@@ -142,6 +159,7 @@ def scale_traces(state: Any, layout: Any, factor: float) -> None:
         store_at(state.gain_trace, k, factor * load_at(state.gain_trace, k))
         store_at(state.shift_trace, k, factor * load_at(state.shift_trace, k))
         store_at(state.row_best, k, factor * load_at(state.row_best, k))
+        store_at(state.row_size, k, factor * load_at(state.row_size, k))
 
 
 @inlined
@@ -162,81 +180,92 @@ def follow_network(state: Any, layout: Any, scratch: Any, choices: Any, numbers:
         for place in range(start, start + scratch.active_count[layer]):
             j = scratch.active[place]
             if j < layout.size[layer]:
-                row, x, best = first + j * stride, rate * scratch.active_outputs[place], zero
+                row, x, best, size = first + j * stride, rate * scratch.active_outputs[place], zero, zero
                 for i in range(0, stride, VECTOR):
-                    best = follow_useful(state.trace, state.weights, row + i, x * load_at(scratch.delta, above + i), best)
-                state.row_best[below + j] = largest_of(best, scratch)
+                    now = follow_useful(state.trace, state.weights, row + i, x * load_at(scratch.delta, above + i))
+                    best, size = larger(now, best), larger(absolute(now), size)
+                state.row_best[below + j] = largest_of(best)
+                state.row_size[below + j] = largest_of(size)
         for k in range(below, above, VECTOR):
-            best = load_at(state.row_best, k)
-            largest = where_greater(best, largest, best, largest)
+            largest = larger(load_at(state.row_best, k), largest)
         for k in range(above, layout.unit[layer + 2], VECTOR):
-            largest = follow_useful(state.bias_trace, state.bias, k, rate * load_at(scratch.delta, k), largest)
+            largest = larger(follow_useful(state.bias_trace, state.bias, k, rate * load_at(scratch.delta, k)), largest)
             if choices.layer_norm and layer < last - 1:
                 by_norm = rate * load_at(scratch.by_norm, k)
                 by_gain = by_norm * load_at(scratch.normalized, k)
-                largest = follow_useful(state.gain_trace, state.gain, k, by_gain, largest)
-                largest = follow_useful(state.shift_trace, state.shift, k, by_norm, largest)
+                largest = larger(follow_useful(state.gain_trace, state.gain, k, by_gain), largest)
+                largest = larger(follow_useful(state.shift_trace, state.shift, k, by_norm), largest)
     scratch.usefulness[0] = 0.0
-    found = largest_of(largest, scratch)
+    found = largest_of(largest)
     if found > 0:
         # Where no utility is positive, every weight counts as half used.
         scratch.usefulness[0] = LOG2_E / (found * (1 - numbers.trace_decay**step))
 
 
 @inlined
-def largest_of(values: Any, scratch: Any) -> Any:
-    """The largest number of a vector."""
-    store_at(scratch.best, 0, values)
-    best = scratch.best[0]
-    for k in range(1, VECTOR):
-        best = max(best, scratch.best[k])
-    return best
-
-
-@inlined
 def upgd(
-    w: Any, g: Any, trace: Any, xi: Any, m: Any, v: Any, scale_1: Any, scale_2: Any, scratch: Any, choices: Any, numbers: Any
+    w: Any, g: Any, free: Any, sigma: Any, xi: Any, m: Any, v: Any, scale_1: Any, scale_2: Any, choices: Any, numbers: Any
 ) -> Any:
-    """UPGD's step of weights with gradients g, given noise of deviation 1. Returns the new w, m and v."""
-    free, change = gate(trace * scratch.usefulness[0]), w
+    """UPGD's step of weights with gradients g, given 1 - Ū and noise σ ξ. Returns the new w, m and v."""
+    change = w
     if choices.adam:
         new, m, v = rules.adam(w, m, v, g, scale_1, scale_2, choices, numbers)
         change = new - w
-    return rules.upgd(w, g, change, free, numbers.noise, xi, choices, numbers), m, v
+    return rules.upgd(w, g, change, free, sigma, xi, choices, numbers), m, v
 
 
 @inlined
 def upgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int) -> None:
-    """UPGD's step of a layer's weights."""
-    stride, n, above = layout.stride[layer], layout.size[layer], layout.unit[layer + 1]
-    groups = groups_of(n)
-    for k in range(groups):
-        j, rows = GROUP * k, min(GROUP, n - GROUP * k)
-        for i in range(0, stride, VECTOR):
-            columns = SCALE * load_at(scratch.columns, above + i)
-            a, b, c, d = four_noises_at(scratch.keys, layout.group[layer] + i * groups + k, groups, columns)
-            upgd_place(state, layout, scratch, choices, numbers, layer, j, i, a * columns)
-            if rows > 1:
-                upgd_place(state, layout, scratch, choices, numbers, layer, j + 1, i, b * columns)
-            if rows > 2:
-                upgd_place(state, layout, scratch, choices, numbers, layer, j + 2, i, c * columns)
-            if rows > 3:
-                upgd_place(state, layout, scratch, choices, numbers, layer, j + 3, i, d * columns)
+    """UPGD's step of a layer's weights, four rows at a time, because they share their hashes."""
+    n, below = layout.size[layer], layout.unit[layer]
+    near = NEAR / max(scratch.usefulness[0], SMALLEST_USEFULNESS)
+    for k in range(groups_of(n)):
+        rows, largest = min(GROUP, n - GROUP * k), 0.0
+        for j in range(GROUP * k, GROUP * k + rows):
+            largest = max(largest, state.row_size[below + j])
+        if largest < near:
+            upgd_group(state, layout, scratch, choices, numbers, layer, k, rows, True)
+        else:
+            upgd_group(state, layout, scratch, choices, numbers, layer, k, rows, False)
 
 
 @inlined
-def upgd_place(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, j: int, i: int, xi: Any) -> None:
-    """UPGD's step of the weights from unit j to the units at i."""
-    below, above, k = layout.unit[layer], layout.unit[layer + 1], layout.weight[layer] + j * layout.stride[layer] + i
-    w, g = load_at(state.weights, k), load_at(scratch.delta, above + i) * scratch.h[below + j]
+def upgd_group(
+    state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, k: int, rows: int, is_near: bool
+) -> None:
+    """UPGD's step of up to four rows; `is_near` says that all their gates are near 1/2, see `gate`."""
+    stride, n, above = layout.stride[layer], layout.size[layer], layout.unit[layer + 1]
+    groups, number, size = groups_of(n), layout.group[layer] + k, numbers.noise * SCALE
+    unit, row = layout.unit[layer] + GROUP * k, layout.weight[layer] + GROUP * k * stride
+    usefulness = spread(scratch.usefulness[0], load_at(scratch.delta, above))
+    # What lies behind a level's last unit is not used.
+    x_a, x_b, x_c, x_d = scratch.h[unit], scratch.h[unit + 1], scratch.h[unit + 2], scratch.h[unit + 3]
+    for i in range(0, stride, VECTOR):
+        delta, sigma = load_at(scratch.delta, above + i), size * load_at(scratch.columns, above + i)
+        common = state, scratch, choices, numbers, usefulness, sigma, is_near
+        a, b, c, d = four_noises_at(scratch.keys, number + i * groups, groups, sigma)
+        upgd_place(common, row + i, unit, above + i, delta * x_a, a)
+        if rows > 1:
+            upgd_place(common, row + stride + i, unit + 1, above + i, delta * x_b, b)
+        if rows > 2:
+            upgd_place(common, row + 2 * stride + i, unit + 2, above + i, delta * x_c, c)
+        if rows > 3:
+            upgd_place(common, row + 3 * stride + i, unit + 3, above + i, delta * x_d, d)
+
+
+@inlined
+def upgd_place(common: Any, k: int, unit: int, column: int, g: Any, xi: Any) -> None:
+    """UPGD's step of the weights at k, from a unit to the units at `column`, with gradients g."""
+    state, scratch, choices, numbers, usefulness, sigma, is_near = common
+    w, free = load_at(state.weights, k), gate(load_at(state.trace, k) * usefulness, is_near)
     m = v = scale_1 = scale_2 = w
     if choices.adam:
         m, v = load_at(state.first, k), load_at(state.second, k)
-        column_1, column_2 = load_at(scratch.inverse_1, above + i), load_at(scratch.inverse_2, above + i)
-        row_1, row_2 = scratch.inverse_1[below + j], scratch.inverse_2[below + j]
+        column_1, column_2 = load_at(scratch.inverse_1, column), load_at(scratch.inverse_2, column)
+        row_1, row_2 = scratch.inverse_1[unit], scratch.inverse_2[unit]
         scale_1 = where_greater(column_1, row_1, column_1, row_1)
         scale_2 = where_greater(column_2, row_2, column_2, row_2)
-    w, m, v = upgd(w, g, load_at(state.trace, k), xi, m, v, scale_1, scale_2, scratch, choices, numbers)
+    w, m, v = upgd(w, g, free, sigma, xi, m, v, scale_1, scale_2, choices, numbers)
     store_at(state.weights, k, w)
     if choices.adam:
         store_at(state.first, k, m)
@@ -257,8 +286,9 @@ def step_by_unit(own: Any, state: Any, scratch: Any, choices: Any, numbers: Any,
         scale_1, scale_2 = load_at(scratch.inverse_1, k), load_at(scratch.inverse_2, k)
     columns = load_at(scratch.columns, k)
     if choices.rule in UPGDS:
-        xi = four_noises_at(scratch.keys, own.number + k - own.start, 1, w)[0] * (SCALE * columns)
-        w, m, v = upgd(w, gradient, load_at(own.trace, k), xi, m, v, scale_1, scale_2, scratch, choices, numbers)
+        xi, sigma = four_noises_at(scratch.keys, own.number + k - own.start, 1, w)[0], numbers.noise * SCALE * columns
+        free = gate(load_at(own.trace, k) * spread(scratch.usefulness[0], w), False)
+        w, m, v = upgd(w, gradient, free, sigma, xi, m, v, scale_1, scale_2, choices, numbers)
     elif choices.adam:
         w, m, v = rules.adam(w, m, v, gradient, scale_1, scale_2, choices, numbers)
     else:

@@ -130,7 +130,7 @@ def clipped(w: Any, bound: float) -> Any:
 
 
 @inlined
-def upgd(w: Any, g: Any, change: Any, free: Any, sigma: float, xi: Any, choices: Any, numbers: Any) -> Any:
+def upgd(w: Any, g: Any, change: Any, free: Any, sigma: Any, xi: Any, choices: Any, numbers: Any) -> Any:
     """UPGD's new w, given 1 - Ū and noise σ ξ; `change` is Adam's own, and with SGD it does not count."""
     if choices.adam:
         kick = numbers.step_size * sigma * xi

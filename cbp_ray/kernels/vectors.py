@@ -74,12 +74,24 @@ def _shuffle(builder: Any, a: Any, b: Any, indices: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), indices))
 
 
-def _halves(builder: Any, a: Any) -> Any:
-    """The sum of the two halves of a vector."""
-    count = a.type.count // 2
-    undefined = ir.Constant(a.type, ir.Undefined)
-    low = _shuffle(builder, a, undefined, list(range(count)))
-    return builder.fadd(low, _shuffle(builder, a, undefined, list(range(count, 2 * count))))
+def _halves(builder: Any, a: Any) -> list[Any]:
+    """The two halves of a vector."""
+    count, undefined = a.type.count // 2, ir.Constant(a.type, ir.Undefined)
+    return [_shuffle(builder, a, undefined, list(range(first, first + count))) for first in (0, count)]
+
+
+@intrinsic
+def largest_of(typingctx: Any, a: Any) -> Any:
+    """The largest number of a vector without not-a-numbers."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        best = args[0]
+        while best.type.count > 1:
+            low, high = _halves(builder, best)
+            best = builder.select(builder.fcmp_ordered(">", low, high), low, high)
+        return builder.extract_element(best, ir.Constant(ir.IntType(32), 0))
+
+    return a.dtype(a), codegen
 
 
 @intrinsic
@@ -97,7 +109,7 @@ def four_sums(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
         low = [g + k for g in range(0, VECTOR, 4) for k in (0, 1, VECTOR, VECTOR + 1)]
         first, second = pairs
         sums = builder.fadd(_shuffle(builder, first, second, low), _shuffle(builder, first, second, [k + 2 for k in low]))
-        sums = _halves(builder, _halves(builder, sums))
+        sums = builder.fadd(*_halves(builder, builder.fadd(*_halves(builder, sums))))
         parts = [builder.extract_element(sums, ir.Constant(ir.IntType(32), k)) for k in range(4)]
         return context.make_tuple(builder, result, parts)
 

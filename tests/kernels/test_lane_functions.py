@@ -5,11 +5,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numba import njit
 
-from cbp_ray.kernels import bit_stream, compilation
-from cbp_ray.kernels.activations import Activation, activate, exp_minus_one, gate
-from cbp_ray.kernels.lanes import WIDTH, aligned_zeros, flush_denormals, load, restore_denormals, square_root, store
+from cbp_ray.algorithm.weights.noise import Noise
+from cbp_ray.kernels import bit_stream, compilation, noise
+from cbp_ray.kernels.activations import NEAR, Activation, activate, exp_minus_one, gate
+from cbp_ray.kernels.lanes import (
+    WIDTH,
+    aligned_flat,
+    aligned_zeros,
+    flush_denormals,
+    load,
+    restore_denormals,
+    square_root,
+    store,
+)
+from cbp_ray.kernels.vectors import VECTOR, load_at, store_at
+from cbp_ray.randomness import BYTES_DEVIATION, noise_keys
 
 # Largest |error| of h and dh/dx for x in [-30, 30], in units of the dtype's epsilon (1.2e-7 and 2.2e-16).
 # Swish's is relative to max(1, |x|).
@@ -31,9 +44,9 @@ def apply_exp(x, y):
 
 
 @njit
-def apply_gate(x, y):
+def apply_gate(x, y, is_near):
     for row in range(x.shape[0]):
-        store(y, row, gate(load(x, row)))
+        store(y, row, gate(load(x, row), is_near))
 
 
 @njit
@@ -77,8 +90,42 @@ def test_largest_error_of_the_gate(dtype, largest):
     """Also where float32 clamps, at 2^±24."""
     x = grid(dtype, -40.0, 40.0)
     y = np.empty_like(x)
-    apply_gate(x, y)
+    apply_gate(x, y, False)
     assert float(np.abs(y - 1 / (1 + np.exp2(x.astype(np.longdouble)))).max()) <= largest
+
+
+def test_the_gate_of_small_arguments_is_the_same_where_the_caller_knows_that_they_are_small():
+    x = grid(np.float32, -NEAR, NEAR, rows=1_000)
+    known, found = np.empty_like(x), np.empty_like(x)
+    apply_gate(x, known, True)
+    apply_gate(x, found, False)
+    np.testing.assert_array_equal(known, found)
+
+
+@pytest.mark.parametrize("has_products", [True, False])
+def test_noise_is_that_of_torch_on_processors_of_either_kind(has_products, monkeypatch):
+    """With the instruction that adds products of bytes, where there is one, and without."""
+    if not has_products:
+        monkeypatch.setattr(noise, "has_feature", lambda name: False)
+    rows, units, seed, step = 4, 2 * VECTOR, 11, 7
+    out = aligned_flat(rows * units, np.float32)
+    keys = np.array(noise_keys(seed, step), dtype=np.uint32)
+
+    @njit
+    def write(keys, out):
+        for i in range(0, units, VECTOR):
+            a, b, c, d = noise.four_noises_at(keys, i, 1, load_at(out, i))
+            store_at(out, i, a)
+            store_at(out, units + i, b)
+            store_at(out, 2 * units + i, c)
+            store_at(out, 3 * units + i, d)
+
+    write(keys, out)
+    # In torch, a row is a unit's.
+    (expected,) = Noise([torch.zeros(units, rows)], seed).at(step, [torch.zeros(units, rows, dtype=torch.float64)])
+    found = out.reshape(rows, units).T.astype(np.float64)
+    np.testing.assert_array_equal(found, np.rint(expected.numpy() * BYTES_DEVIATION))
+    assert len(np.unique(found)) > rows * units / 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
