@@ -86,8 +86,8 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
         """Switches a method on that keeps networks able to learn, for every module that is trained.
 
         Args:
-          method: its name in experiments: `redo`, `snr_geometric`, `l2_init`, `shrink_perturb`, `clipping`, `upgd`, `swr`,
-            `cbp` for `.continual_backprop(...)`, `bp` for none, or one of your own (`CBP_RAY_METHODS`).
+          method: its name in experiments: `redo`, `snr_geometric`, `l2_init`, `wasserstein`, `shrink_perturb`, `clipping`,
+            `upgd`, `swr`, `cbp` for `.continual_backprop(...)`, `bp` for none, or one of your own (`CBP_RAY_METHODS`).
           seed: seed of whatever it draws; by default that of `.debugging(seed=...)`, or 0.
           settings: its settings in experiments. A step is a mini-batch here.
 

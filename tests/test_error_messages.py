@@ -40,7 +40,7 @@ MESSAGES = [
         ["run", "file.yaml"],
         FILE.replace("name: cbp", "name: cpb"),
         "cbp-ray run: file.yaml: base.algorithm.name: must be one of bp, l2, online_norm, cbp, linear, full_reset, l2_init, "
-        "shrink_perturb, clipping, upgd, swr, redo, snr_geometric, got 'cpb'; "
+        "wasserstein, shrink_perturb, clipping, upgd, swr, redo, snr_geometric, got 'cpb'; "
         "did you mean 'cbp'?",
     ),
     (

@@ -94,8 +94,8 @@ class Adam(Optimizer):
         if isinstance(lr, Tensor) and (lr.numel() != 1 or lr.is_complex()):
             raise InputError(f"{kind}: lr must be one number, got a tensor of shape {list(lr.shape)}")
         for name, value in (("lr", float(lr) if isinstance(lr, Tensor) else lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if not as_number(value) >= 0:
-                raise InputError(f"{kind}: {name} must be a number, 0 or more, got {value}")
+            if not 0 <= as_number(value) < math.inf:
+                raise InputError(f"{kind}: {name} must be a finite number, 0 or more, got {value}")
         if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(0 <= as_number(beta) < 1 for beta in betas):
             raise InputError(f"{kind}: betas must be two numbers in [0, 1), got {betas}")
         for name, value in (("amsgrad", amsgrad), ("maximize", maximize), ("capturable", capturable)):
@@ -109,7 +109,9 @@ class Adam(Optimizer):
         ):
             if value:
                 raise InputError(f"{kind}: {name} must be False, because {why}; torch.optim.{kind} has it")
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        # Whole numbers may be larger than any float.
+        rates = {"lr": lr if isinstance(lr, Tensor) else as_number(lr), "betas": tuple(map(as_number, betas))}
+        defaults = {**rates, "eps": as_number(eps), "weight_decay": as_number(weight_decay), "amsgrad": amsgrad}
         try:
             super().__init__(params, {**defaults, "maximize": maximize, "decoupled_weight_decay": self.decoupled})
         except (TypeError, ValueError, LookupError, AttributeError) as error:

@@ -24,11 +24,21 @@ from cbp_ray.methods.weights import ClippedBackprop as ClippedBackprop
 from cbp_ray.methods.weights import L2Init as L2Init
 from cbp_ray.methods.weights import PerturbedBackprop as PerturbedBackprop
 from cbp_ray.methods.weights import UtilityPerturbedBackprop as UtilityPerturbedBackprop
+from cbp_ray.methods.weights import WassersteinRegularization as WassersteinRegularization
 from cbp_ray.methods.weights import WeightReinitialization as WeightReinitialization
 
 OWN: tuple[type[Method], ...] = (
     *(BP, L2, OnlineNormalization, ContinualBackprop, Linear, FullReset),
-    *(L2Init, PerturbedBackprop, ClippedBackprop, UtilityPerturbedBackprop, WeightReinitialization, ReDo, SelfNormalizedResets),
+    *(
+        L2Init,
+        WassersteinRegularization,
+        PerturbedBackprop,
+        ClippedBackprop,
+        UtilityPerturbedBackprop,
+        WeightReinitialization,
+        ReDo,
+        SelfNormalizedResets,
+    ),
 )
 VARIABLE = "CBP_RAY_METHODS"
 

@@ -51,6 +51,27 @@ class L2Init(_WeightMethod):
         return {"rule": "l2_init", "strength": self.strength} if self.strength else {}
 
 
+class WassersteinRegularization(_WeightMethod):
+    """Backprop with regularisation towards the initial distribution of the weights (Lewandowski et al. 2023)."""
+
+    label = "Wasserstein"
+    ppo_label = "PPO+Wasserstein"
+    swept = "strength"
+    look: ClassVar[dict[str, Any]] = {"color": COLOURS["orange"], "marker": "^", "linestyle": (0, (1, 1))}
+
+    name: Literal["wasserstein"] = "wasserstein"
+    """Name of the method in configs."""
+    strength: NotNegative
+    """λ: the gradient becomes g + λ (w - w₀'), where w₀' are the initial weights in the order of w."""
+
+    def after_step(
+        self, model: "nn.Module", optimizer: "Optimizers", seed: int | Sequence[int], layers: "Layers" = None
+    ) -> AfterStep:
+        from cbp_ray.algorithm.weights import Wasserstein
+
+        return Wasserstein(model, optimizer, self.strength)
+
+
 class PerturbedBackprop(_WeightMethod):
     """Shrink and perturb (Ash and Adams 2020), in one of its online forms."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cbp_ray import Adam, initialize
-from cbp_ray.algorithm.weights import UPGD, L2Init, ShrinkAndPerturb, WeightClipping, WeightReinitialization
+from cbp_ray.algorithm.weights import UPGD, L2Init, ShrinkAndPerturb, Wasserstein, WeightClipping, WeightReinitialization
 from cbp_ray.algorithm.weights import noise as noises
 from cbp_ray.algorithm.weights.rule import WeightRule
 from cbp_ray.errors import InputError
@@ -23,6 +23,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 OFF: dict[str, Callable[..., WeightRule]] = {
     "l2_init": lambda m, o: L2Init(m, o, strength=0),
+    "wasserstein": lambda m, o: Wasserstein(m, o, strength=0),
     "shrink_perturb": lambda m, o: ShrinkAndPerturb(m, o, noise=0),
     "initial": lambda m, o: ShrinkAndPerturb(m, o, noise=0, variant="initial"),
     "clipping": lambda m, o: WeightClipping(m, o, factor=1e9),
@@ -31,6 +32,7 @@ OFF: dict[str, Callable[..., WeightRule]] = {
 }
 ON: dict[str, Callable[..., WeightRule]] = {
     "l2_init": lambda m, o: L2Init(m, o, strength=0.1),
+    "wasserstein": lambda m, o: Wasserstein(m, o, strength=0.1),
     "shrink_perturb": lambda m, o: ShrinkAndPerturb(m, o, noise=0.01, seed=3),
     "initial": lambda m, o: ShrinkAndPerturb(m, o, noise=0.01, variant="initial", shrinkage=0.02, seed=3),
     "clipping": lambda m, o: WeightClipping(m, o, factor=0.5),
@@ -118,6 +120,35 @@ def test_l2_init_is_a_term_of_the_loss(optimizer: str) -> None:
         (loss_of(other, step) + 0.3 / 2 * distance).backward()
         theirs.step()
     assert_close(model, weights(other))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_wasserstein_distance_is_a_term_of_the_loss(optimizer: str) -> None:
+    model, other = network(), network()
+    own, theirs = OPTIMIZERS[optimizer](model.parameters()), OPTIMIZERS[optimizer](other.parameters())
+    train(model, own, Wasserstein(model, own, strength=0.3))
+    initial = [p.detach().flatten().sort().values for p in other.parameters()]
+    for step in range(20):
+        theirs.zero_grad()
+        pairs = zip(other.parameters(), initial, strict=True)
+        distance = sum((p.flatten().sort().values - p0).square().sum() for p, p0 in pairs)
+        (loss_of(other, step) + 0.3 / 2 * distance).backward()
+        theirs.step()
+    assert_close(model, weights(other))
+
+
+def test_weights_that_change_places_cost_nothing() -> None:
+    """Of the Wasserstein regulariser, whose term is one of the distribution; L2-Init pulls each back to its own place."""
+    model = nn.Linear(4, 3, bias=False).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    method = Wasserstein(model, optimizer, strength=0.5)
+    with torch.no_grad():
+        model.weight.copy_(model.weight.flip(0, 1))
+    before = model.weight.detach().clone()
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.step()
+    method.step()
+    assert torch.equal(model.weight, before)
 
 
 SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))

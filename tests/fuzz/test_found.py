@@ -79,6 +79,7 @@ def parts() -> tuple[nn.Sequential, torch.optim.Optimizer]:
 ARGUMENTS: dict[str, Callable[[], Any]] = {
     "betas": lambda: Adam(network().parameters(), betas=0.9),  # type: ignore[arg-type]
     "lr": lambda: Adam(network().parameters(), lr=np.zeros(3)),  # type: ignore[arg-type]
+    "infinite lr": lambda: Adam(network().parameters(), lr=10**400),
     "amsgrad": lambda: Adam(network().parameters(), amsgrad=np.zeros(3)),  # type: ignore[arg-type]
     "params": lambda: Adam([{}]),
     "num_features": lambda: OnlineNorm("3"),  # type: ignore[arg-type]
@@ -107,6 +108,13 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "storage": lambda: results.load("file.yaml", "a"),
     "storage of no text": lambda: results.load(3, "a"),  # type: ignore[arg-type]
 }
+
+
+def test_whole_numbers_that_no_machine_word_holds_are_rates_like_others() -> None:
+    model = network()
+    optimizer = Adam(model.parameters(), lr=1, eps=2**64, weight_decay=10**30, fused=False)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -58,6 +58,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"rejection": 0.1, "maturity_threshold": 1, "decay_rate": 0.9, "seed": 0, "init": None},
     ),
     "L2Init": (weights.L2Init, {"strength": 0.1}),
+    "Wasserstein": (weights.Wasserstein, {"strength": 0.1}),
     "ShrinkAndPerturb": (weights.ShrinkAndPerturb, {"noise": 0.1, "variant": "initial", "shrinkage": 0.1, "seed": 0}),
     "WeightClipping": (weights.WeightClipping, {"factor": 1.0, "last_layer": True, "layers": None}),
     "UPGD": (weights.UPGD, {"noise": 0.1, "decay": 0.9, "protects": True, "seed": 0}),

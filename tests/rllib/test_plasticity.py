@@ -25,6 +25,7 @@ RIVALS: dict[str, dict[str, Any]] = {
     "swr": {"rate": 0.1, "every": 3, "decay_rate": 0.5},
     "snr_geometric": {"rejection": 0.3, "maturity_threshold": 3, "decay_rate": 0.9},
     "l2_init": {"strength": 0.5},
+    "wasserstein": {"strength": 0.5},
     "shrink_perturb": {"noise": 0.01},
     "clipping": {"factor": 0.7},
 }

@@ -5,5 +5,6 @@ from cbp_ray.algorithm.weights.l2_init import L2Init
 from cbp_ray.algorithm.weights.reinitialization import WeightReinitialization
 from cbp_ray.algorithm.weights.shrink_and_perturb import ShrinkAndPerturb
 from cbp_ray.algorithm.weights.upgd import UPGD
+from cbp_ray.algorithm.weights.wasserstein import Wasserstein
 
-__all__ = ["UPGD", "L2Init", "ShrinkAndPerturb", "WeightClipping", "WeightReinitialization"]
+__all__ = ["UPGD", "L2Init", "ShrinkAndPerturb", "Wasserstein", "WeightClipping", "WeightReinitialization"]
