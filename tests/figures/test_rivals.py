@@ -111,6 +111,14 @@ def test_places_are_ranked_with_intervals(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert by_group["bp"].cost == 1
 
 
+def test_a_best_value_at_the_end_of_its_grid_is_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report = world(GOOD, monkeypatch, tmp_path)
+    by_group = {place.chosen.group: place for place in report.places(Kind("tanh", "sgd"))}
+    assert by_group["l2_init"].chosen.at_the_edge == {"strength"}
+    assert "strength=0.01*" in by_group["l2_init"].row["setting"] and "step_size=0.01," in by_group["l2_init"].row["setting"]
+    assert by_group["bp"].chosen.at_the_edge == set()
+
+
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 @pytest.mark.parametrize(("errors", "good", "verdict"), [(GOOD, True, Verdict.HOLDS), (BAD, False, Verdict.FAILS)])
 def test_claims_hold_in_one_world_and_fail_in_another(

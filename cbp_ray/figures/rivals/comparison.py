@@ -29,6 +29,8 @@ from cbp_ray.sweeps.sweep import Configuration
 BASELINE = "bp"
 OUTSIDE = ("full_reset", "linear")
 """Competitors without a rank: an oracle, and a network that has no plasticity to lose."""
+EDGE = "*"
+"""Marks a value at the end of its grid."""
 TIMES = 4
 """Repetitions of the measurement of costs."""
 
@@ -71,9 +73,28 @@ class Chosen:
         """The setting of least total error."""
         return min(self.swept, key=lambda setting: setting.mean_total)
 
+    @cached_property
+    def at_the_edge(self) -> set[str]:
+        """Names of its settings whose best value is the smallest or the largest tried, and not the smallest there is, 0."""
+        tried: dict[str, set[float]] = {}
+        for setting in self.swept:
+            for name, value in _numbers_of(setting).items():
+                tried.setdefault(name, set()).add(value)
+        best = _numbers_of(self.best).items()
+        return {
+            name for name, value in best if value and len(tried[name]) > 1 and value in (min(tried[name]), max(tried[name]))
+        }
+
     def share_better_than(self, other: "Chosen") -> float:
         """The share of its settings that are better than the best of another."""
         return float(np.mean([setting.mean_total < other.best.mean_total for setting in self.swept]))
+
+
+def _numbers_of(setting: Setting) -> dict[str, float]:
+    """The numbers that grids have values for: step size, input normalisation, and the method's own."""
+    config = setting.config
+    own = {"step_size": setting.step_size, "input_norm": config.network.input_norm, **config.algorithm.model_dump()}
+    return {name: value for name, value in own.items() if isinstance(value, int | float) and not isinstance(value, bool)}
 
 
 def choose(stream: Stream, sweep: Sweep, storage: str) -> list[Chosen]:
@@ -138,7 +159,12 @@ class Place:
         method = self.setting.config.algorithm.model_dump(exclude={"name"}, exclude_defaults=True)
         norm = self.setting.config.network.input_norm
         own = {"step_size": self.setting.step_size, **({"input_norm": norm} if norm else {}), **method}
-        words = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in own.items()]
+        words = [
+            f"{name}={value:g}{EDGE * (name in self.chosen.at_the_edge)}"
+            if isinstance(value, float | int)
+            else f"{name}={value}"
+            for name, value in own.items()
+        ]
         return {
             "activation": self.chosen.kind.activation,
             "optimizer": self.chosen.kind.optimizer,

@@ -10,11 +10,13 @@ from cbp_ray.figures.claims import LEVEL, Claim, Finding, evaluate
 from cbp_ray.figures.documentation import replace_part
 from cbp_ray.figures.provenance import told
 from cbp_ray.figures.rivals.claims import claims_of
-from cbp_ray.figures.rivals.comparison import Place, Report
+from cbp_ray.figures.rivals.comparison import EDGE, Place, Report
 from cbp_ray.figures.rivals.drawings import draw_curves, draw_totals
 from cbp_ray.figures.rivals.streams import Stream
 
 COLUMNS = "| competitor | best setting | {} (95%) | late | rise | rank (95%) | better than BP | cost |\n" + "|---" * 8 + "|"
+MOST = 100.0
+"""A larger rise is one of runs that diverged."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def _report(report: Report, kinds: dict[str, list[Place]], name: str) -> list[st
         f"{report.settings.runs} runs of each competitor at the best of its grid, on the same data. {label.capitalize()} per "
         f"example over the whole run, with 95% intervals from resampled runs; the same at the end; how far the error "
         f"rises above its low point{adjusted}; rank; the share of its settings that are better than Backprop's best; and time "
-        "per example against Backprop.\n",
+        f"per example against Backprop. {EDGE} marks a value at the end of its grid: beyond it there may be a better one.\n",
         f"![{label} of all competitors]({name}_totals.png)\n",
         f"![Learning curves of the best]({name}_curves.png)\n",
     ]
@@ -101,9 +103,11 @@ def _line(place: Place) -> str:
     rank = "–" if place.rank is None else f"{place.rank[0]} ({place.rank[1]}–{place.rank[2]})"
     mean, *ends, late = (value if place.performance == "error" else 1 - value for value in (*place.total, place.late))
     low, high = sorted(ends)
+    # A run that diverges counts as an error of a million.
+    rise = f"{place.rise:+.1%}" if place.rise < MOST else f"diverged in {place.row['diverged']} runs"
     return (
         f"| {place.chosen.group} | {place.row['setting']} | {mean:.4g} ({low:.4g}–{high:.4g}) | {late:.4g} "
-        f"| {place.rise:+.1%} | {rank} | {place.share:.0%} | {place.cost:.2f} |"
+        f"| {rise} | {rank} | {place.share:.0%} | {place.cost:.2f} |"
     )
 
 
