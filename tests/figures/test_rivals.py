@@ -119,6 +119,14 @@ def test_a_best_value_at_the_end_of_its_grid_is_marked(monkeypatch: pytest.Monke
     assert by_group["bp"].chosen.at_the_edge == set()
 
 
+def test_competitors_are_compared_across_kinds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report = world(GOOD, monkeypatch, tmp_path)
+    found = {across.group: across for across in report.across_kinds()}
+    assert not {"full_reset", "linear", "snr", "equal_betas"} & set(found)  # oracles, and those of one kind alone
+    assert found["bp"].ratios == pytest.approx([2.0] * 4, rel=0.05) and found["bp"].mean == pytest.approx(2.0, rel=0.05)
+    assert next(iter(found)) in ("swr", "swr_layer_norm") and found["swr"].mean < 1.05
+
+
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 @pytest.mark.parametrize(("errors", "good", "verdict"), [(GOOD, True, Verdict.HOLDS), (BAD, False, Verdict.FAILS)])
 def test_claims_hold_in_one_world_and_fail_in_another(

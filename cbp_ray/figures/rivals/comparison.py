@@ -31,7 +31,7 @@ OUTSIDE = ("full_reset", "linear")
 """Competitors without a rank: an oracle, and a network that has no plasticity to lose."""
 EDGE = "*"
 """Marks a value at the end of its grid."""
-TIMES = 4
+TIMES = 10
 """Repetitions of the measurement of costs."""
 
 
@@ -185,6 +185,16 @@ class Place:
         }
 
 
+class Across(NamedTuple):
+    """One competitor in all kinds."""
+
+    group: str
+    ratios: tuple[float, ...]
+    """Its total error over the least of any competitor, kind by kind."""
+    mean: float
+    """Their geometric mean."""
+
+
 class Report(Evidence):
     """What came out: the chosen settings on fresh seeds, with means over all runs and over resamples of them."""
 
@@ -224,6 +234,21 @@ class Report(Evidence):
     def linear(self, setting: Setting) -> Setting:
         return self.found[kind_of(setting.config), "linear"]
 
+    def across_kinds(self) -> list[Across]:
+        """The competitors that are ranked in every kind, with their errors against the least of each kind, the best first."""
+        everywhere = [group for group in self.groups(self.kinds[0]) if all(self.has(kind, group) for kind in self.kinds)]
+        ranked = [group for group in everywhere if group not in OUTSIDE]
+        errors = np.array([[float(self.total_of(kind, group)[0]) for kind in self.kinds] for group in ranked])
+        least = [
+            min(float(self.total_of(kind, group)[0]) for group in self.groups(kind) if group not in OUTSIDE)
+            for kind in self.kinds
+        ]
+        ratios = errors / np.array(least)
+        found = [
+            Across(group, tuple(own), float(np.exp(np.log(own).mean()))) for group, own in zip(ranked, ratios, strict=True)
+        ]
+        return sorted(found, key=lambda across: across.mean)
+
     def places(self, kind: Kind) -> list[Place]:
         """The competitors of a kind, the best first."""
         ranked = [group for group in self.groups(kind) if group not in OUTSIDE]
@@ -255,8 +280,18 @@ class Report(Evidence):
         return sorted(places, key=lambda place: place.total[0])
 
 
+_measured: dict[tuple[str, str], float] = {}
+
+
 def seconds_per_example(stream: Stream, config: OnlineConfig) -> float:
-    """Processor time per example of one run: the least of several, without what a bin costs however long it is."""
+    """Processor time per example of one run, measured once: the least of several, without what a bin costs in any case."""
+    key = stream.key, config.model_dump_json()
+    if key not in _measured:
+        _measured[key] = _measure(stream, config)
+    return _measured[key]
+
+
+def _measure(stream: Stream, config: OnlineConfig) -> float:
     engine = make_engine(config, "kernel", range(stream.at_once))
     short, long = stream.timed
     engine.advance(short)

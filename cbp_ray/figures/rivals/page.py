@@ -93,10 +93,26 @@ def _report(report: Report, kinds: dict[str, list[Place]], name: str) -> list[st
         f"![{label} of all competitors]({name}_totals.png)\n",
         f"![Learning curves of the best]({name}_curves.png)\n",
     ]
+    if len(kinds) > 1:
+        parts += [
+            "**All kinds.** Total error of each competitor over the least of its kind, and the geometric mean of these ratios: whoever "
+            "takes one method for all of them loses least with the first.\n",
+            _across(report) + "\n",
+        ]
     for kind, places in kinds.items():
         table = "\n".join([COLUMNS.format(label), *(_line(place) for place in places)])
         parts += [f"**{kind}.** {_sentence(report, places)}\n", f"{table}\n"]
     return parts
+
+
+def _across(report: Report) -> str:
+    """The table of competitors in all kinds."""
+    titles = ["competitor", *map(str, report.kinds), "mean"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for group, ratios, mean in report.across_kinds():
+        values = " | ".join(f"{ratio:.2f}" if ratio < MOST else "diverged" for ratio in (*ratios, mean))
+        lines.append(f"| {group} | {values} |")
+    return "\n".join(lines)
 
 
 def _line(place: Place) -> str:
