@@ -95,8 +95,8 @@ def _report(report: Report, kinds: dict[str, list[Place]], name: str) -> list[st
     ]
     if len(kinds) > 1:
         parts += [
-            "**All kinds.** Total error of each competitor over the least of its kind, and the geometric mean of these ratios: whoever "
-            "takes one method for all of them loses least with the first.\n",
+            "**All kinds.** Total error of each competitor over the least of its kind, and the geometric mean of these ratios: "
+            "whoever takes one method for all of them loses least with the first.\n",
             _across(report) + "\n",
         ]
     for kind, places in kinds.items():
