@@ -15,7 +15,7 @@ from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
 from cbp_ray.results.verify import cut_short, remove_block
 from cbp_ray.sweeps import cluster
-from cbp_ray.sweeps.board_updates import BoardUpdates
+from cbp_ray.sweeps.board_updates import BoardUpdates, most_runs
 from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
@@ -61,6 +61,7 @@ def run_sweep(
     """
     store = Store(storage, sweep.name)
     address = cluster.resolve_address(address)
+    most_runs()  # refuses what is no number
     if sweep.loggers:
         from cbp_ray.sweeps.loggers import LoggerUpdates, check_loggers
 
@@ -156,6 +157,7 @@ def _fit(
     from ray import tune
 
     from cbp_ray.sweeps.trainable import PACKED, RunBlock, bundles, pack
+    from cbp_ray.sweeps.waiting import InOrder
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, slots))
@@ -167,6 +169,7 @@ def _fit(
     else:
         space = {PACKED: tune.grid_search([pack(store, trial.block, trial.group) for trial in plan.trials])}
         settings = tune.TuneConfig(
+            scheduler=InOrder(),
             reuse_actors=True,
             trial_name_creator=_short_name,
             trial_dirname_creator=_short_name,
