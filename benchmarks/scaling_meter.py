@@ -59,11 +59,14 @@ def open_files(pid: int) -> int:
         return 0
 
 
-def _role(pid: int) -> str:
+def _role(pid: int, before: str) -> str:
+    """The part that a process plays; that of before if it has just ended and has no command line any more."""
     try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
-        return AGENT
+        return before
+    if not line:
+        return before
     if "gcs_server" in line:
         return GCS
     if "raylet/raylet" in line:
@@ -103,7 +106,8 @@ class Meter(threading.Thread):
         known, memory = processes(), defaultdict[str, int](int)
         for pid in set().union(*(below(root, known) for root in self._roots)):
             process = known[pid]
-            role = DRIVER if pid == self.driver else _role(pid)
+            before, _ = self._seconds.get((pid, process.begun), (AGENT, 0.0))
+            role = DRIVER if pid == self.driver else _role(pid, before)
             if pid in self._roots and pid != self.driver:
                 continue
             # A worker has another title before it is one.

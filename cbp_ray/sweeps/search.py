@@ -13,10 +13,10 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines import row_of
 from cbp_ray.results.store import Block, Store
+from cbp_ray.sweeps.in_order import Halving, InOrder
 from cbp_ray.sweeps.search_log import SearchLog, search_key
 from cbp_ray.sweeps.sweep import Sweep, TuneSettings
 from cbp_ray.sweeps.trainable import PACKED, pack
-from cbp_ray.sweeps.waiting import Halving, InOrder
 
 DOMAINS = {"uniform": 2, "loguniform": 2, "randint": 2, "choice": None}
 """Kinds of ranges, and how many numbers each takes."""

@@ -18,9 +18,10 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves, OnlineConfig
 from cbp_ray.results import Block, Store
 from cbp_ray.results.curve_summary import CurveSummary
-from cbp_ray.sweeps import board_updates
+from cbp_ray.sweeps import block_run, board_updates, run, trainable
 from cbp_ray.sweeps.block_run import LivePart, report
 from cbp_ray.sweeps.board_updates import VARIABLE, BoardUpdates
+from cbp_ray.sweeps.in_order import Halving, InOrder
 from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Totals
@@ -28,7 +29,6 @@ from cbp_ray.sweeps.resolved import record_sweep
 from cbp_ray.sweeps.sweep import Configuration, Sweep
 from cbp_ray.sweeps.trainable import PACKED, pack
 from cbp_ray.sweeps.tune_callback import SweepCallback
-from cbp_ray.sweeps.waiting import Halving, InOrder
 
 FEW, MANY = 20, 200
 
@@ -170,12 +170,39 @@ def test_a_report_costs_the_same_however_many_trials_run(tmp_path: Path, monkeyp
     assert work[1] < 1.1 * work[0]
 
 
+def test_where_many_trials_run_each_reports_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [block_run.pace_of(slots) for slots in (1, 400, 800, 100_000)] == [1, 1, 2, 3]
+    handed = {}
+
+    class Tuner:
+        def __init__(self, trainable: Any, tune_config: Any, run_config: Any) -> None:
+            handed["settings"] = tune_config
+
+        def fit(self) -> None:
+            settings = handed["settings"]
+            handed["first"] = settings.search_alg.suggest("first")
+
+    monkeypatch.setattr("ray.tune.Tuner", Tuner)
+    packed = []
+    monkeypatch.setattr(trainable, "pack", lambda *args, **about: packed.append(args) or pack(*args, **about))
+    sweep, store = make_sweep(FEW), Store(tmp_path, "sweep")
+    plan, callback = make_plan(find_missing(sweep, store), 1), SimpleNamespace(finish=lambda: None)
+    for slots, about in ((2, {}), (800, {"pace": 2.0})):
+        packed.clear()
+        run._fit(plan, store, slots, 0, callback)  # type: ignore[arg-type]
+        found = trainable.unpack(handed["first"][PACKED])
+        assert found.block == plan.trials[0].block and found.about == about
+        # Each is made when its trial is: Tune's own grid copies all of itself for every point.
+        assert len(packed) == 1 and handed["settings"].num_samples == FEW
+    assert block_run.BlockRun(store, found.block, **found.about).pace == 2
+
+
 def test_a_report_is_short_in_a_log() -> None:
     # Tune makes text of every report.
     assert len(repr(LivePart(0, CurveSummary.of(curves())))) < 100
 
 
-def runs(folder: Path) -> set[str]:
+def shown(folder: Path) -> set[str]:
     return {path.parent.name for path in (folder / "sweep" / "tensorboard").rglob("events*")}
 
 
@@ -195,25 +222,25 @@ def test_tensorboard_gets_no_more_runs_than_it_can_show(tmp_path: Path, monkeypa
         store.write(block, curves(), {})
         first.stored(block, each.group)
     first.close()
-    assert len(runs(tmp_path)) == 5 and "5 of 20" in warnings[0] and VARIABLE in warnings[0]
+    assert len(shown(tmp_path)) == 5 and "5 of 20" in warnings[0] and VARIABLE in warnings[0]
     # From all over the grid, and each of them whole.
-    rates = sorted(float(name.partition("replacement_rate=")[2]) for name in runs(tmp_path))
+    rates = sorted(float(name.partition("replacement_rate=")[2]) for name in shown(tmp_path))
     assert rates == pytest.approx([1e-6, 5e-6, 9e-6, 13e-6, 17e-6])
-    for name in runs(tmp_path):
+    for name in shown(tmp_path):
         found = EventAccumulator(str(tmp_path / "sweep" / "tensorboard" / name))
         found.Reload()
         assert len(found.Scalars("performance/error")) == 3
     # Started again it shows the same, and the number that somebody wants.
-    before = runs(tmp_path)
+    before = shown(tmp_path)
     boards().close()
-    assert runs(tmp_path) == before
+    assert shown(tmp_path) == before
     monkeypatch.setenv(VARIABLE, "8")
     boards().close()
-    assert len(runs(tmp_path)) == 8 and runs(tmp_path) > before
+    assert len(shown(tmp_path)) == 8 and shown(tmp_path) > before
     monkeypatch.setenv(VARIABLE, "100")
     warnings.clear()
     boards().close()
-    assert len(runs(tmp_path)) == 20 and warnings == []
+    assert len(shown(tmp_path)) == 20 and warnings == []
 
 
 @pytest.mark.parametrize("number", ["many", "-1", "1.5", "", "²"])
