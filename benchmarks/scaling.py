@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cbp_ray_benchmarks import scaling_points
+from cbp_ray_benchmarks.scaling_figure import draw
 
 VARIABLE = "CBP_RAY_SCALING"
 SIZES = {
@@ -91,8 +92,11 @@ def measure(part: str, size: int) -> dict[str, Any]:
 
 
 def run() -> dict[str, Any]:
-    """Measures what is not kept yet."""
-    return {part: {str(size): measure(part, size) for size in sizes} for part, sizes in SIZES.items()}
+    """Measures what is not kept yet, and draws all of it."""
+    result = {part: {str(size): measure(part, size) for size in sizes} for part, sizes in SIZES.items()}
+    draw(result, folder() / "scaling")
+    print(f"bench scaling: {folder() / 'scaling.png'}", file=sys.stderr, flush=True)
+    return result
 
 
 def render(result: dict[str, Any]) -> str:

@@ -18,8 +18,12 @@ from cbp_ray_benchmarks.scaling_board import Board
 from cbp_ray_benchmarks.scaling_meter import Meter, Timed, summed, timed
 
 from cbp_ray.methods import VARIABLE
+from cbp_ray.sweeps.board_updates import most_runs
 
-ASLEEP = "cbp_ray_benchmarks.asleep:Asleep"
+ASLEEP = {VARIABLE: "cbp_ray_benchmarks.asleep:Asleep"}
+"""The environment in which the method that sleeps is known."""
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""The environment in which Ray takes this machine for one that others can't reach, and uses 127.0.0.1 as its address."""
 EXAMPLES, BIN = 20_000, 400
 """Length of a kernel's run, which takes a few ms: what is measured is everything else. It has as many bins as the paper's."""
 SLEEP_SECONDS = 2.0
@@ -174,7 +178,7 @@ def trials(folder: Path, size: int) -> dict[str, Any]:
     run.wait()
     found = run.numbers() | run.worker_numbers() | found | {"driver_rss_curve": run.driver_curve()}
     if board is not None:
-        found |= {f"board_live_{name}": value for name, value in board.numbers(size).items()}
+        found |= {f"board_live_{name}": value for name, value in board.numbers(min(size, most_runs())).items()}
         board.close()
     found |= after(run, size)
     return found
@@ -187,7 +191,7 @@ def after(run: Run, size: int) -> dict[str, Any]:
     found |= command("run_again", timed("run", str(run.file), *storage))
     found |= command("results", timed("results", run.name, *storage))
     board = Board(run.storage / run.name / "tensorboard")
-    found |= {f"board_{name}": value for name, value in board.numbers(size).items()}
+    found |= {f"board_{name}": value for name, value in board.numbers(min(size, most_runs())).items()}
     board.close()
     return found
 
@@ -209,7 +213,7 @@ def seeds(folder: Path, size: int) -> dict[str, Any]:
 
 def worker(folder: Path, size: int) -> dict[str, Any]:
     """So many trials of the torch engine one after the other, in one worker."""
-    with known_to_sleep():
+    with environment(**ASLEEP):
         run = Run(folder, asleep(f"worker-{size}", size, 0.0), "--max-concurrent", "1")
         run.wait()
     return run.numbers() | run.worker_numbers()
@@ -218,7 +222,7 @@ def worker(folder: Path, size: int) -> dict[str, Any]:
 def nodes(folder: Path, size: int) -> dict[str, Any]:
     """Trials that sleep on so many nodes of one core, all simulated on this machine."""
     count = TRIALS_PER_NODE * size
-    with known_to_sleep(), cluster(size) as (address, pid):
+    with environment(**ASLEEP, **LOOPBACK), cluster(size) as (address, pid):
         run = Run(folder, asleep(f"nodes-{size}", count, SLEEP_SECONDS), "--address", address, roots=(pid,))
         run.wait()
     first, last = count // 3, count - count // 6
@@ -251,16 +255,17 @@ def live(folder: Path, size: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def known_to_sleep() -> Iterator[None]:
-    """Makes the method that sleeps known to the processes that are started."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = ASLEEP
+def environment(**variables: str) -> Iterator[None]:
+    """Variables for the processes that are started."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        os.environ.pop(VARIABLE)
-        if before is not None:
-            os.environ[VARIABLE] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 CLUSTER = """
