@@ -27,14 +27,16 @@ SIZES = {
     "nodes": (1, 2, 5, 10, 20),
     "seeds": (1, 8, 64, 512),
     "worker": (500,),
+    "reports": (50,),
     "live": (10, 100, 1_000, 10_000),
 }
-"""Sizes of every part: trials, nodes, seeds of a block, trials of one worker, trials that run."""
+"""Sizes of every part: trials, nodes, seeds of a block, trials of one worker, trials that report often, trials that run."""
 PARTS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "trials": scaling_points.trials,
     "nodes": scaling_points.nodes,
     "seeds": scaling_points.seeds,
     "worker": scaling_points.worker,
+    "reports": scaling_points.reports,
     "live": scaling_points.live,
 }
 COLUMNS = {
@@ -67,6 +69,7 @@ COLUMNS = {
         "worker_files_early": "files early",
         "worker_files_late": "files late",
     },
+    "reports": {"reports": "reports", "driver_cpu_ms_per_report": "driver CPU, ms a report"},
     "live": {"cpu_ms_per_report": "CPU, ms a report", "busy": "part of a core", "clock_s_per_round": "s of the clock for 20 s"},
 }
 """Which numbers of each part are shown, and what they are called; `--json` has all."""

@@ -241,6 +241,18 @@ def nodes(folder: Path, size: int) -> dict[str, Any]:
     return seen | summed(extra)
 
 
+def reports(folder: Path, size: int) -> dict[str, Any]:
+    """A search of so many trials, each of which reports after every bin: what Ray Tune and the driver need for a report."""
+    sweep = sweep_of(f"reports-{size}", 1)
+    sweep["groups"]["cbp"]["algorithm"]["replacement_rate"] = 1e-4
+    space = {"algorithm.replacement_rate": {"loguniform": [1e-6, 1e-2]}}
+    sweep["tune"] = {"metric": "error", "samples": size, "scheduler": {"name": "none"}, "space": space}
+    run = Run(folder, sweep)
+    run.wait()
+    found, bins = run.numbers(), EXAMPLES // BIN
+    return found | summed({"reports": size * bins, "driver_cpu_ms_per_report": found["driver_cpu_ms_per_trial"] / bins})
+
+
 def live(folder: Path, size: int) -> dict[str, Any]:
     """What so many trials that run cost the driver by their reports, without Ray."""
     sweep = sweep_of(f"live-{size}", size)

@@ -97,8 +97,9 @@ class BoardUpdates:
         if len(keys) <= self._most:
             self._chosen = set(keys)
             return
-        there = [key for key in keys if self._blocks.get(key) and self._opened().name(key) is not None][: self._most]
-        others, room = [key for key in keys if key not in set(there)], self._most - len(there)
+        there = [key for key in keys if self._opened().name(key) is not None][: self._most]
+        taken, room = set(there), self._most - len(there)
+        others = [key for key in keys if key not in taken]
         self._chosen = {*there, *(others[number * len(others) // room] for number in range(room))}
         self._warn(
             f"TensorBoard shows {self._most:,} of {len(keys):,} configurations, from all over the grid; "

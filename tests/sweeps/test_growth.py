@@ -3,6 +3,7 @@
 Work is counted in instructions of Python, which are the same on every machine.
 """
 
+import subprocess
 import sys
 from collections.abc import Callable, Sized
 from pathlib import Path
@@ -251,3 +252,9 @@ def test_a_number_of_tensorboard_runs_that_is_none_is_refused(number: str, monke
     monkeypatch.setenv(VARIABLE, number)
     with pytest.raises(InputError, match=VARIABLE):
         board_updates.most_runs()
+
+
+def test_asking_for_the_status_loads_neither_ray_nor_tensorboard(tmp_path: Path) -> None:
+    program = "import sys; from cbp_ray.cli import main; main(['status', '--storage', sys.argv[1]]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert not {"ray", "torch", "numba", "scipy", "tensorboard"} & set(done.stdout.split())
