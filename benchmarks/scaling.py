@@ -70,7 +70,7 @@ COLUMNS = {
         "worker_files_late": "files late",
     },
     "reports": {"reports": "reports", "driver_cpu_ms_per_report": "driver CPU, ms a report"},
-    "live": {"cpu_ms_per_report": "CPU, ms a report", "busy": "part of a core", "clock_s_per_round": "s of the clock for 20 s"},
+    "live": {"cpu_ms_per_report": "CPU, ms a report", "busy": "part of a core", "busy_clock": "part of the clock"},
 }
 """Which numbers of each part are shown, and what they are called; `--json` has all."""
 

@@ -18,6 +18,8 @@ from cbp_ray.results.keys import BlockName, seeds_by_key
 from cbp_ray.results.store import CHECKPOINT, Block, Store, block_names
 from cbp_ray.sweeps.block_run import LIVE_SECONDS, LivePart
 
+KEPT_AT_ONCE = 500
+"""Where more trials run than this, each one's file is written less often: of 10,000 the driver wrote nothing but files."""
 GLANCE_POINTS = 40
 """Points of the small curve in `cbp-ray status --watch`."""
 
@@ -46,7 +48,8 @@ class LiveCurves:
             self._of_key[block.name.key].add(block.name)
         else:
             self._known[block.name] = known.followed_by(part.summary, part.first)
-        if time.monotonic() - self._kept.get(block.name, -LIVE_SECONDS) >= 0.8 * LIVE_SECONDS:
+        rarer = max(1.0, len(self._known) / KEPT_AT_ONCE)
+        if time.monotonic() - self._kept.get(block.name, float("-inf")) >= 0.8 * LIVE_SECONDS * rarer:
             self.keep(block.name)
 
     def keep(self, name: BlockName) -> None:

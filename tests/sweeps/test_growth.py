@@ -19,7 +19,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments import Curves, OnlineConfig
 from cbp_ray.results import Block, Store
 from cbp_ray.results.curve_summary import CurveSummary
-from cbp_ray.sweeps import block_run, board_updates, run, trainable
+from cbp_ray.sweeps import block_run, board_updates, live_curves, run, trainable
 from cbp_ray.sweeps.block_run import LivePart, report
 from cbp_ray.sweeps.board_updates import VARIABLE, BoardUpdates
 from cbp_ray.sweeps.in_order import Halving, InOrder
@@ -172,6 +172,21 @@ def test_a_report_costs_the_same_however_many_trials_run(tmp_path: Path, monkeyp
         halfway = sum(trial.seconds for trial in driver.plan.trials) * 2 / 3
         assert driver.totals.estimated_done == pytest.approx(halfway)
     assert work[1] < 1.02 * work[0]
+
+
+def test_files_of_what_runs_are_written_less_often_where_much_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_curves, "KEPT_AT_ONCE", FEW / 2)
+    passed, written = [0.0], []
+    monkeypatch.setattr(live_curves, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    blocks = [Block(each.config, "kernel", (0,)) for each in make_sweep(FEW).configurations]
+    live = LiveCurves(Store(tmp_path, "sweep"))
+    monkeypatch.setattr(live, "keep", lambda name, keep=live.keep: (written.append(name), keep(name)))
+    for _ in range(8):
+        for block in blocks:
+            live.report(block, LivePart(0, CurveSummary.of(curves())))
+        passed[0] += block_run.LIVE_SECONDS
+    # The first reports fill it up.
+    assert FEW * 4 <= len(written) <= FEW * 5
 
 
 def test_where_many_trials_run_each_reports_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
