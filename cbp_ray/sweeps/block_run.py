@@ -22,9 +22,9 @@ STEP_SECONDS = 4.0
 """A worker reports about this often. Ctrl-C waits for the step that runs, and Tune waits no longer than 15 s."""
 
 LONGEST_STEP_SECONDS = 12.0
-REPORTS_PER_SECOND = 100
-"""Where so many trials run that their reports would be more than this, each reports less often, up to the longest step: Ray
-Tune takes some ms for each, whatever is in it."""
+REPORTS_PER_SECOND = 250
+"""Where so many trials run that their reports would be more than this, each reports less often, up to the longest step: the
+driver needs about 1 ms for each, and has other things to do."""
 
 CHECKPOINT_SECONDS = float(os.environ.get("CBP_RAY_CHECKPOINT_SECONDS", 45.0))
 """A trial that lasts longer leaves a checkpoint behind this often; the variable is read on the nodes."""

@@ -190,7 +190,7 @@ def test_files_of_what_runs_are_written_less_often_where_much_runs(tmp_path: Pat
 
 
 def test_where_many_trials_run_each_reports_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [block_run.pace_of(slots) for slots in (1, 400, 800, 100_000)] == [1, 1, 2, 3]
+    assert [block_run.pace_of(slots) for slots in (1, 1000, 2000, 100_000)] == [1, 1, 2, 3]
     handed = {}
 
     class Tuner:
@@ -206,7 +206,7 @@ def test_where_many_trials_run_each_reports_less_often(tmp_path: Path, monkeypat
     monkeypatch.setattr(trainable, "pack", lambda *args, **about: packed.append(args) or pack(*args, **about))
     sweep, store = make_sweep(FEW), Store(tmp_path, "sweep")
     plan, callback = make_plan(find_missing(sweep, store), 1), SimpleNamespace(finish=lambda: None)
-    for slots, about in ((2, {}), (800, {"pace": 2.0})):
+    for slots, about in ((2, {}), (2000, {"pace": 2.0})):
         packed.clear()
         run._fit(plan, store, slots, 0, callback)  # type: ignore[arg-type]
         found = trainable.unpack(handed["first"][PACKED])
