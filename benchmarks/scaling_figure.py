@@ -54,6 +54,7 @@ def _nodes(panel: Any, points: dict[str, Any]) -> None:
         sizes, [rate / sizes[0] * size for size in sizes], color="#7A7A7A", linestyle="--", label="as many times one node"
     )
     _line(panel, points, "trials_per_s", FIRST, "measured")
+    panel.set_xticks(sizes)
     _finish(panel, "Trials that sleep for 2 s", "simulated nodes of one core", "trials per second")
 
 

@@ -135,23 +135,26 @@ class Run:
         return summed(found)
 
     def worker_numbers(self) -> dict[str, Any]:
-        """Memory and files of the worker that lived longest, from its first tenth to its end."""
-        seen = max(self.meter.workers.values(), key=len)
+        """Memory and files of the worker that had most to do, from its first tenth to its end."""
+        # Ray starts some that stay empty.
+        size = {pid: sum(rss for _, rss, _ in seen) for pid, seen in self.meter.workers.items()}
+        seen = self.meter.workers[max(size, key=size.__getitem__)]
         trials = len(self.times)
         curve = [(done, rss / 1e6, files) for done, rss, files in seen if done]
         settled = [each for each in curve if each[0] >= trials / 10] or curve
         # Of several samples, because memory goes up and down within a trial.
         begin, end = settled[: max(1, len(settled) // 5)], settled[-max(1, len(settled) // 5) :]
         before, after = (statistics.median(rss for _, rss, _ in part) for part in (begin, end))
-        share, between = len(self.meter.workers), end[len(end) // 2][0] - begin[len(begin) // 2][0]
+        share = sum(2 * each > max(size.values()) for each in size.values())
+        between = end[len(end) // 2][0] - begin[len(begin) // 2][0]
         return summed(
             {
-                "workers_seen": len(self.meter.workers),
+                "workers": share,
                 "worker_rss_mb_early": before,
                 "worker_rss_mb_late": after,
                 "worker_kb_per_trial": 1e3 * (after - before) * share / max(1, between),
-                "worker_files_early": begin[-1][2],
-                "worker_files_late": end[-1][2],
+                "worker_files_early": max(files for _, _, files in begin),
+                "worker_files_late": max(files for _, _, files in end),
                 "worker_rss_curve": thinned([(done, round(rss, 1)) for done, rss, _ in curve]),
             }
         )
