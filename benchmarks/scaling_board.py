@@ -2,21 +2,22 @@
 
 import json
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cbp_ray_benchmarks.scaling_meter import below, open_files, processes, summed
 
 TAG = "performance/error"
-PATIENCE_SECONDS = 900.0
+START_SECONDS, PATIENCE_SECONDS = 120.0, 900.0
 
 
 class Board:
@@ -27,16 +28,23 @@ class Board:
     """
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         program = shutil.which("tensorboard", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         assert program is not None, "TensorBoard is not installed"
-        command = [program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-        self._begun, self._url = time.monotonic(), f"http://127.0.0.1:{port}"
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        # It takes a port that is free, and says which.
+        command = [program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", "0"]
+        self._begun, self._said = time.monotonic(), (folder.parent / "board.err").open("w+")
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True)
         # A proxy of the machine must not be asked.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    @cached_property
+    def _url(self) -> str:
+        while time.monotonic() - self._begun < START_SECONDS and self._process.poll() is None:
+            self._said.seek(0)
+            if (match := re.search(r"http://[\w.]+:(\d+)/", self._said.read())) is not None:
+                return f"http://127.0.0.1:{match[1]}"
+            time.sleep(0.1)
+        raise RuntimeError("TensorBoard did not start")
 
     def _get(self, path: str, form: bytes | None = None) -> tuple[float, bytes]:
         begun = time.monotonic()
@@ -95,3 +103,4 @@ class Board:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
         self._process.wait()
+        self._said.close()
