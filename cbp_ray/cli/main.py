@@ -23,7 +23,7 @@ COMPLETION_VARIABLE = "_CBP_RAY_COMPLETE"
 
 BENCHMARKS = {
     name: f"cbp_ray_benchmarks.{name.replace('-', '_')}"
-    for name in ("gnt", "bit-flipping", "mnist", "rivals", "ant", "learner", "sweep")
+    for name in ("gnt", "bit-flipping", "mnist", "rivals", "ant", "learner", "sweep", "scaling")
 }
 
 

@@ -95,15 +95,21 @@ class Folder:
         with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
             return bytes(stream.read())
 
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a file; whatever happens, there is either the old one or the whole new one."""
+    def write(self, name: str, content: bytes, lasting: bool = True) -> None:
+        """Writes a file; whatever happens, there is either the old one or the whole new one.
+
+        Args:
+          name: name of the file.
+          content: all of it.
+          lasting: whether it must also survive that the machine dies a moment later; see `write_whole`.
+        """
         target = f"{self.path}/{name}"
         if self.filesystem.type_name in WHOLE_OBJECT_STORES:
             with self.filesystem.open_output_stream(target) as stream:
                 stream.write(content)
             return
         if self.local is not None:
-            write_whole(Path(target), content)
+            write_whole(Path(target), content, lasting)
             return
         temporary = f"{self.path}/{TEMPORARY}{uuid.uuid4().hex}"
         self.filesystem.create_dir(self.path)

@@ -21,6 +21,11 @@ from cbp_ray.sweeps.provenance import environment
 STEP_SECONDS = 4.0
 """A worker reports about this often. Ctrl-C waits for the step that runs, and Tune waits no longer than 15 s."""
 
+LONGEST_STEP_SECONDS = 12.0
+REPORTS_PER_SECOND = 250
+"""Where so many trials run that their reports would be more than this, each reports less often, up to the longest step: the
+driver needs about 1 ms for each, and has other things to do."""
+
 CHECKPOINT_SECONDS = float(os.environ.get("CBP_RAY_CHECKPOINT_SECONDS", 45.0))
 """A trial that lasts longer leaves a checkpoint behind this often; the variable is read on the nodes."""
 
@@ -37,6 +42,11 @@ SPEED = "examples_per_second"
 """A number of reports that results do not have: examples per second, of all seeds of a block together."""
 
 
+def pace_of(at_once: int) -> float:
+    """How many times the usual time passes between two reports of a trial where so many run at the same time."""
+    return min(LONGEST_STEP_SECONDS, max(STEP_SECONDS, at_once / REPORTS_PER_SECOND)) / STEP_SECONDS
+
+
 class LivePart(NamedTuple):
     """A part of the curves of a block that runs: what its worker reports while it learns."""
 
@@ -44,6 +54,10 @@ class LivePart(NamedTuple):
     """Number of the first bin that it tells of."""
     summary: CurveSummary
     """These bins, over all seeds of the block."""
+
+    def __repr__(self) -> str:
+        # Tune writes out every report for logs that nobody reads: all numbers of the curves took a tenth of the driver's time.
+        return f"LivePart(first={self.first}, bins={len(self.summary.examples)})"
 
 
 def report(
@@ -82,6 +96,7 @@ class BlockRun:
       metric: a metric to report the latest value of.
       every_bins: how many bins to report after, if that is sooner than a few seconds; 0 for time alone.
       stop: where an earlier start of a search stopped this trial, as examples and value of the metric: it is only reported.
+      pace: how many times the usual time passes between two reports.
     """
 
     def __init__(
@@ -92,9 +107,11 @@ class BlockRun:
         metric: str | None = None,
         every_bins: int = 0,
         stop: tuple[int, float] | None = None,
+        pace: float = 1.0,
     ) -> None:
         self.store, self.block, self.device = store, block, device
         self.metric, self.every_bins, self.stop = metric, every_bins, stop
+        self.pace = pace
         self.examples: list[int] = []
         self.points: list[Metrics] = []
         self.beside: list[dict[str, float]] = []
@@ -134,10 +151,10 @@ class BlockRun:
         return iterate_with_pauses(config, seeds, engine, device=self.device)  # type: ignore[arg-type]
 
     def advance(self) -> dict[str, Any]:
-        """Runs for about `STEP_SECONDS`. Returns what the driver shows; `done` once the results are stored."""
+        """Runs for some seconds. Returns what the driver shows; `done` once the results are stored."""
         if self.stop is not None or self.bins is None:
             return self._report(done=True)
-        until, bins = time.monotonic() + STEP_SECONDS, 0
+        until, bins = time.monotonic() + self.pace * STEP_SECONDS, 0
         bin_begun = self.bin_begun or time.monotonic()
         while True:
             begun = time.thread_time()
@@ -208,7 +225,7 @@ class BlockRun:
             names = {name for beside in self.beside for name in beside}
             first, metrics = self.told_bins, list(self.block.config.metrics)
             self.told_bins = last = min(known, first + LIVE_BINS)
-            self.next_live = now + LIVE_SECONDS
+            self.next_live = now + self.pace * LIVE_SECONDS
         curves = Curves.of(self.block.seeds, self.examples[first:last], self.points[first:last], metrics)
         beside = {name: np.array([each.get(name, np.nan) for each in self.beside[first:last]]) for name in sorted(names)}
         return LivePart(first, CurveSummary.of(curves, self.block.config.problem.performance).beside(beside))

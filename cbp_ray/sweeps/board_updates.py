@@ -1,5 +1,7 @@
 """The TensorBoard runs of a sweep: one for every configuration of which something is known, running or stored."""
 
+import heapq
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +27,11 @@ CHART_SIZE = 7
 """Configurations whose bands one chart shows at most, as long as there are few enough charts."""
 MOST_CHARTS = 12
 """With more charts than this there is only one: whoever has so many configurations picks some of them by hand."""
+MOST_RUNS = 500
+"""Configurations of a file that have a run. TensorBoard ticks no run by itself where there are more, and keeps a file open for
+each: beyond the usual limit of 1,024 open files it shows nothing at all."""
+VARIABLE = "CBP_RAY_TENSORBOARD_RUNS"
+"""The variable that says another number."""
 
 
 @dataclass
@@ -63,6 +70,11 @@ class BoardUpdates:
             self._blocks[name.key].append(name)
         self._running: dict[str, set[BlockName]] = defaultdict(set)
         self._shown: dict[str, _Shown] = {}
+        self._due: list[tuple[float, str]] = []
+        """When to write which configuration, the soonest first; what was written meanwhile is still in it."""
+        self._chosen: set[str] = set()
+        """The configurations that have a run; a search adds those that it draws, as long as there is room."""
+        self._most = most_runs()
         self._sight: _Sight | None = None
         self._boards: Boards | None = None
         self._broken = False
@@ -70,6 +82,8 @@ class BoardUpdates:
     def catch_up(self) -> None:
         """Writes the runs that are not there or have another name: after a crash, or after another file came to the sweep."""
         own = {config_key(c.config, self._sweep.engine): (c.group, c.config) for c in self._sweep.configurations}
+        if self._sweep.tune is None:
+            self._guarded(lambda: self._choose(list(own)))
         for key, about in own.items():
             self._catch_up(key, lambda about=about: about)  # type: ignore[misc]
         if self._sweep.tune is not None:
@@ -78,8 +92,30 @@ class BoardUpdates:
                 self._catch_up(name.key, lambda name=name: log.read(name))  # type: ignore[misc]
         self._guarded(lambda: self._rename(set(own)))
 
+    def _choose(self, keys: list[str]) -> None:
+        """Chooses which configurations have a run: all, or those that have one already and others all over the grid."""
+        if len(keys) <= self._most:
+            self._chosen = set(keys)
+            return
+        there = [key for key in keys if self._opened().name(key) is not None][: self._most]
+        taken, room = set(there), self._most - len(there)
+        others = [key for key in keys if key not in taken]
+        self._chosen = {*there, *(others[number * len(others) // room] for number in range(room))}
+        self._warn(
+            f"TensorBoard shows {self._most:,} of {len(keys):,} configurations, from all over the grid; "
+            f"`cbp-ray results` has all, {VARIABLE} says how many"
+        )
+
+    def _shows(self, key: str) -> bool:
+        """Whether a configuration has a run."""
+        if key not in self._chosen and self._sweep.tune is not None and len(self._chosen) < self._most:
+            self._chosen.add(key)
+        return key in self._chosen
+
     def report(self, block: Block, group: str) -> None:
         """Takes note that more is known of a block that runs."""
+        if not self._shows(block.name.key):
+            return
         self._running[block.name.key].add(block.name)
         shown = self._shown.setdefault(block.name.key, _Shown(group, block.config))
         self._write_when_due(block.name.key, shown, time.monotonic() - shown.written >= 0.8 * LIVE_SECONDS)
@@ -87,6 +123,8 @@ class BoardUpdates:
     def stored(self, block: Block, group: str, part: LivePart | None = None) -> None:
         """Takes note of a block that is stored now, and of what its reports say beside the results."""
         key = block.name.key
+        if not self._shows(key):
+            return
         if block.name not in self._blocks[key]:
             self._blocks[key].append(block.name)
         self._running[key].discard(block.name)
@@ -100,15 +138,18 @@ class BoardUpdates:
     def ended(self, block: Block) -> None:
         """Takes note that a block runs no more and is not stored: it was stopped, or failed."""
         key = block.name.key
+        if not self._shows(key):
+            return
         self._running[key].discard(block.name)
         if key in self._shown and self._live.of(block.name) is not None:
             self._write_when_due(key, self._shown[key], now=True)
 
     def tick(self) -> None:
         """Writes what is due."""
-        now = time.monotonic()
-        for key, shown in list(self._shown.items()):
-            if shown.due is not None and now >= shown.due:
+        while self._due and time.monotonic() >= self._due[0][0]:
+            due, key = heapq.heappop(self._due)
+            shown = self._shown.get(key)
+            if shown is not None and shown.due == due:
                 self._write_when_due(key, shown, now=True)
 
     def close(self) -> None:
@@ -133,6 +174,8 @@ class BoardUpdates:
 
     def _catch_up(self, key: str, about: Callable[[], tuple[str, OnlineConfig]]) -> None:
         def write() -> None:
+            if not self._shows(key):
+                return
             seeds, unfinished = self._seeds(key), self._unfinished(key)
             if not seeds and not unfinished:
                 return
@@ -149,11 +192,12 @@ class BoardUpdates:
             return
         boards = self._opened()
         assert self._sight is not None
-        for key, (group, config) in self._sight.configurations.items():
+        for key, group, config, _ in _listed(self._store):
             name = boards.name(key)
             if name is None or name.removesuffix(f",{key}") == self._sight.name(key, group, flat_settings(config)):
                 continue
             if key in own or self._blocks.get(key):
+                self._chosen.add(key)
                 self._write(key, _Shown(group, OnlineConfig.make(config)))
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -173,11 +217,14 @@ class BoardUpdates:
 
     def _write_when_due(self, key: str, shown: _Shown, now: bool) -> None:
         if not now:
-            shown.due = shown.due or max(time.monotonic(), shown.written) + LIVE_SECONDS
+            if shown.due is None:
+                shown.due = max(time.monotonic(), shown.written) + LIVE_SECONDS
+                heapq.heappush(self._due, (shown.due, key))
             return
         self._guarded(lambda: self._write(key, shown))
         if not self._running[key] and not self._unfinished(key) and self._wanted <= self._seeds(key):
             self._shown.pop(key, None)
+            self._running.pop(key, None)
             if self._boards is not None:
                 self._boards.forget(key)
 
@@ -229,38 +276,45 @@ class BoardUpdates:
         return self._sight.run(key, shown.group, shown.config)
 
 
+def most_runs() -> int:
+    """How many configurations of a file TensorBoard shows.
+
+    Raises:
+      InputError: if the variable says something else than a number.
+    """
+    text = os.environ.get(VARIABLE, str(MOST_RUNS))
+    if not text.isascii() or not text.isdigit():
+        raise InputError(f"{VARIABLE}: must be a number of configurations, got {text!r}; use {MOST_RUNS}")
+    return int(text)
+
+
 class _Sight:
     """What a person sees of the configurations of a sweep, whichever files they come from: names, columns and charts."""
 
     def __init__(self, sweep: Sweep, store: Store) -> None:
-        self.configurations: dict[str, tuple[str, dict[str, object]]] = {}
-        """Group and settings of every configuration by its key; where files share one, those of the first file."""
-        settings: dict[str, Settings] = {}
-        for _, record in read_records(store):
-            for each in record["configurations"]:
-                if each["key"] not in self.configurations:
-                    self.configurations[each["key"]] = each["group"], each["config"]
-                    settings[each["key"]] = {**flat_settings(each["config"]), "engine": record["engine"]}
+        self._groups: dict[str, str] = {}
+        known: list[tuple[str, Settings]] = []
+        for key, group, config, engine in _listed(store):
+            self._groups[key] = group
+            known.append((group, {**flat_settings(config), "engine": engine}))
         self._engine, self._metric = sweep.engine, sweep.configurations[0].config.problem.performance
         searched = {} if sweep.tune is None else sweep.tune.space
-        known = [(group, settings[key]) for key, (group, _) in self.configurations.items()]
         self._names = RunNames(known, searched)
         self._columns = _swept([{"group": group, **each} for group, each in known])
         if searched:
             start = flat_settings(sweep.configurations[0].config)
             self._columns |= {path: start[path] for path in searched if path in start}
-        self._charts = {} if sweep.tune is not None else _divide(self.configurations)
+        self._charts = {} if sweep.tune is not None else _divide(self._groups)
         self._only = Chart("all configurations")
 
     def name(self, key: str, group: str, settings: Settings) -> str:
         """The name of a configuration's run."""
-        group = self.configurations[key][0] if key in self.configurations else group
-        return self._names.of(group, {**settings, "engine": self._engine})
+        return self._names.of(self._groups.get(key, group), {**settings, "engine": self._engine})
 
     def run(self, key: str, group: str, config: OnlineConfig) -> Run:
         """A configuration as TensorBoard shows it."""
         settings = flat_settings(config)
-        group = self.configurations[key][0] if key in self.configurations else group
+        group = self._groups.get(key, group)
         shown = {"group": group, **settings, "engine": self._engine}
         told = {name: value for name, value in shown.items() if name in self._columns}
         return Run(key, self.name(key, group, settings), told, self._charts.get(key, self._only))
@@ -269,6 +323,16 @@ class _Sight:
         """What all runs have in common."""
         charts = list(dict.fromkeys(self._charts.values())) or [self._only]
         return Look(self._metric, self._columns, charts)
+
+
+def _listed(store: Store) -> Iterator[tuple[str, str, dict[str, object], str]]:
+    """Key, group, settings and engine of every configuration that files list, each once: as the first of the files has it."""
+    found = set()
+    for _, record in read_records(store):
+        for each in record["configurations"]:
+            if each["key"] not in found:
+                found.add(each["key"])
+                yield each["key"], each["group"], each["config"], record["engine"]
 
 
 def _swept(all_settings: list[Settings]) -> Settings:
@@ -284,12 +348,15 @@ def _swept(all_settings: list[Settings]) -> Settings:
     return found
 
 
-def _divide(configurations: dict[str, tuple[str, dict[str, object]]]) -> dict[str, Chart]:
-    """The chart in which each configuration is drawn: of its group, or of a part of it. None if one chart is for all."""
+def _divide(configurations: dict[str, str]) -> dict[str, Chart]:
+    """The chart in which each configuration is drawn, by its group: that of the group, or of a part of it.
+
+    None if one chart is for all.
+    """
     if len(configurations) <= CHART_SIZE:
         return {}
     groups: dict[str, list[str]] = defaultdict(list)
-    for key, (group, _) in configurations.items():
+    for key, group in configurations.items():
         groups[group].append(key)
     charts: dict[str, Chart] = {}
     number = 0

@@ -6,6 +6,7 @@ that was killed show what it showed before until its trials report again.
 
 import contextlib
 import time
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from cbp_ray.results.keys import BlockName, seeds_by_key
 from cbp_ray.results.store import CHECKPOINT, Block, Store, block_names
 from cbp_ray.sweeps.block_run import LIVE_SECONDS, LivePart
 
+KEPT_AT_ONCE = 500
+"""Where more trials run than this, each one's file is written less often: of 10,000 the driver wrote nothing but files."""
 GLANCE_POINTS = 40
 """Points of the small curve in `cbp-ray status --watch`."""
 
@@ -28,8 +31,12 @@ class LiveCurves:
         self._store = store
         self._known: dict[BlockName, CurveSummary] = {}
         self._kept: dict[BlockName, float] = {}
+        self._of_key: dict[str, set[BlockName]] = defaultdict(set)
+        """Those of which something is known, here or in a file, by configuration: there may be many thousands in all."""
         stored = seeds_by_key(store.names())
         self._files = {name for name in live_blocks(store) if not name.within(stored)}
+        for name in self._files:
+            self._of_key[name.key].add(name)
 
     def report(self, block: Block, part: LivePart) -> None:
         """Takes in what a worker reports."""
@@ -38,9 +45,11 @@ class LiveCurves:
             if part.first:
                 return  # its beginning is unknown, which only a lost file explains: shown when it is stored
             self._known[block.name] = part.summary
+            self._of_key[block.name.key].add(block.name)
         else:
             self._known[block.name] = known.followed_by(part.summary, part.first)
-        if time.monotonic() - self._kept.get(block.name, -LIVE_SECONDS) >= 0.8 * LIVE_SECONDS:
+        rarer = max(1.0, len(self._known) / KEPT_AT_ONCE)
+        if time.monotonic() - self._kept.get(block.name, float("-inf")) >= 0.8 * LIVE_SECONDS * rarer:
             self.keep(block.name)
 
     def keep(self, name: BlockName) -> None:
@@ -49,7 +58,7 @@ class LiveCurves:
             self._kept[name] = time.monotonic()
             # Not to be written is no reason to end a sweep.
             with contextlib.suppress(OSError):
-                self._store.live.write(f"{name}{CHECKPOINT}", dump(self._known[name].as_arrays()))
+                self._store.live.write(f"{name}{CHECKPOINT}", dump(self._known[name].as_arrays()), lasting=False)
                 self._files.add(name)
 
     def drop(self, name: BlockName) -> None:
@@ -59,6 +68,14 @@ class LiveCurves:
         if name in self._files:
             self._store.live.remove(f"{name}{CHECKPOINT}")
             self._files.discard(name)
+        self._lose(name)
+
+    def _lose(self, name: BlockName) -> None:
+        """Takes note that nothing is known of a block any more, here or in a file."""
+        if name.key in self._of_key:
+            self._of_key[name.key].discard(name)
+            if not self._of_key[name.key]:
+                del self._of_key[name.key]
 
     def of(self, name: BlockName) -> CurveSummary | None:
         """What is known of a block, also from the file of an earlier start."""
@@ -66,18 +83,22 @@ class LiveCurves:
             found = read(self._store, name)
             if found is None:
                 self._files.discard(name)
+                self._lose(name)
             else:
                 self._known[name] = found
         return self._known.get(name)
 
     def names(self, key: str) -> list[BlockName]:
         """The blocks of a configuration of which something is known."""
-        return sorted((name for name in self._known.keys() | self._files if name.key == key), key=str)
+        return sorted(self._of_key.get(key, ()), key=str)
 
     def forget(self, name: BlockName) -> None:
         """Leaves a block that runs no more to its file."""
         self.keep(name)
         self._known.pop(name, None)
+        self._kept.pop(name, None)
+        if name not in self._files:
+            self._lose(name)
 
     def glance(self, block: Block) -> dict[str, Any]:
         """What `cbp-ray status --watch` shows of a block: seeds, latest value, and a curve of few points."""

@@ -149,4 +149,4 @@ class Heartbeat:
             "glances": self._totals.glances,
             **self._totals.as_dict(),
         }
-        self._folder.write(self._name, json.dumps(sign).encode())
+        self._folder.write(self._name, json.dumps(sign).encode(), lasting=state != "running")

@@ -15,7 +15,6 @@ from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
 from cbp_ray.results.verify import cut_short, remove_block
 from cbp_ray.sweeps import cluster
-from cbp_ray.sweeps.board_updates import BoardUpdates
 from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
@@ -59,8 +58,12 @@ def run_sweep(
       InputError: before anything is started or written.
       KeyboardInterrupt: after Ctrl-C; what was done is kept.
     """
+    # Its protocol buffers take half a second to load, and `cbp-ray status`, which imports this, needs none.
+    from cbp_ray.sweeps.board_updates import BoardUpdates, most_runs
+
     store = Store(storage, sweep.name)
     address = cluster.resolve_address(address)
+    most_runs()  # refuses what is no number
     if sweep.loggers:
         from cbp_ray.sweeps.loggers import LoggerUpdates, check_loggers
 
@@ -155,18 +158,22 @@ def _fit(
     """Runs the trials of a plan with Tune."""
     from ray import tune
 
+    from cbp_ray.sweeps.block_run import pace_of
+    from cbp_ray.sweeps.in_order import InOrder, Listed
     from cbp_ray.sweeps.trainable import PACKED, RunBlock, bundles, pack
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, slots))
-    space: dict[str, Any] = {}
     if plan.sweep.tune is not None:
         from cbp_ray.sweeps.search import search_settings
 
         settings = search_settings(plan.sweep, store, slots)
     else:
-        space = {PACKED: tune.grid_search([pack(store, trial.block, trial.group) for trial in plan.trials])}
+        about: Any = {"pace": pace_of(slots)} if pace_of(slots) > 1 else {}
         settings = tune.TuneConfig(
+            search_alg=Listed({PACKED: pack(store, trial.block, trial.group, **about)} for trial in plan.trials),
+            num_samples=len(plan.trials),
+            scheduler=InOrder(),
             reuse_actors=True,
             trial_name_creator=_short_name,
             trial_dirname_creator=_short_name,
@@ -187,7 +194,7 @@ def _fit(
         # Asked for each trial, of which there may be many thousands.
         resources = partial(bundles, request) if plan.sweep.helpers else tune.PlacementGroupFactory([request])
         trainable = tune.with_resources(RunBlock, resources)
-        tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()
+        tune.Tuner(trainable, tune_config=settings, run_config=run_config).fit()
         callback.finish()
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher, create_searcher
 
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.engines import row_of
 from cbp_ray.results.store import Block, Store
+from cbp_ray.sweeps.in_order import Halving, InOrder
 from cbp_ray.sweeps.search_log import SearchLog, search_key
 from cbp_ray.sweeps.sweep import Sweep, TuneSettings
 from cbp_ray.sweeps.trainable import PACKED, pack
@@ -52,9 +52,9 @@ def search_settings(sweep: Sweep, store: Store, slots: int) -> tune.TuneConfig:
     assert settings is not None
     examples = max(c.config.examples for c in sweep.configurations)
     grace = settings.scheduler.grace_bins * max(c.config.bin_size for c in sweep.configurations)
-    scheduler = None
+    scheduler: InOrder = InOrder()
     if settings.scheduler.name == "asha":
-        scheduler = ASHAScheduler(
+        scheduler = Halving(
             time_attr="examples",
             max_t=examples + 1,
             grace_period=min(grace, examples),

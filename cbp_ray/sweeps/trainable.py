@@ -85,7 +85,7 @@ class RunBlock(tune.Trainable):
             trial = unpack(self._setting[PACKED])
             # The first that this worker has to say is that it is there: what comes next may take a minute. A search, which
             # judges every report, hears only of bins.
-            if not self._greeted and not trial.about:
+            if not self._greeted and "metric" not in trial.about:
                 self._greeted = True
                 ready = is_ready(trial.block.config, trial.block.engine)
                 return report(phase="in the first bin" if ready else "loading or compiling the kernel")

@@ -55,7 +55,8 @@ class SweepCallback(Callback):
         self._seconds = {trial.block.trial_id: trial.seconds for trial in plan.trials}
         self._unpacked: dict[str, Unpacked] = {}
         self._reported: dict[str, tuple[int, float]] = {}
-        self._finished_estimate, self._next_progress, self._next_check = 0.0, 0.0, CHECK_SECONDS
+        self._finished_estimate, self._running_estimate = 0.0, 0.0
+        self._next_progress, self._next_check = 0.0, CHECK_SECONDS
         self._open: set[str] = set()
         self._best: tuple[float, Block] | None = None
 
@@ -80,7 +81,7 @@ class SweepCallback(Callback):
             self._drawn.add(block.name)
         if known:
             return
-        self._totals.running[block.trial_id] = 0.0
+        self._advance(block.trial_id, 0.0)
         self._running[block.trial_id] = block, group
         self._tell("trial_start", block, group)
 
@@ -109,7 +110,7 @@ class SweepCallback(Callback):
             done_before = fraction - examples / (block.config.examples * len(block.seeds))
             totals.estimated_resumed += self._seconds.get(name, 0.0) * max(0.0, done_before)
         self._reported[name] = examples, seconds
-        totals.running[name] = fraction
+        self._advance(name, fraction)
         if result["phase"] is None and not self._learning:
             self._learning, totals.doing = True, ""
             totals.learning = time.time() - STEP_SECONDS
@@ -119,11 +120,10 @@ class SweepCallback(Callback):
                 if self._boards is not None:
                     self._boards.report(block, group)
             return
-        del totals.running[name], self._reported[name]
-        self._running.pop(name, None)
+        self._end(name)
         totals.trials_done += 1
         totals.runs_done += len(block.seeds)
-        self._finished_estimate += self._seconds.get(name) or cost.seconds(block.config, block.engine, len(block.seeds))
+        self._finished_estimate += self._seconds.pop(name, 0.0) or cost.seconds(block.config, block.engine, len(block.seeds))
         self._live.drop(block.name)
         if self._boards is not None:
             self._boards.stored(block, group, part)
@@ -131,7 +131,29 @@ class SweepCallback(Callback):
             self._warn_of(block, group, result["warning"])
         self._tell("trial_done", block, group, trial_engine_seconds=round(seconds, 3))
 
+    def _advance(self, name: str, fraction: float) -> None:
+        """Takes note how far a trial is. What all together have done is kept as a sum: there may be thousands of them."""
+        before = self._totals.running.get(name, 0.0)
+        self._totals.running[name] = fraction
+        self._running_estimate += self._seconds.get(name, 0.0) * (fraction - before)
+
+    def _pause(self, name: str) -> None:
+        """Takes note that a trial does not run, for now."""
+        self._running_estimate -= self._seconds.get(name, 0.0) * self._totals.running.pop(name, 0.0)
+        self._running.pop(name, None)
+
+    def _end(self, name: str) -> None:
+        """Takes note that a trial runs no more."""
+        self._pause(name)
+        self._reported.pop(name, None)
+        self._learned.discard(name)
+
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self._complete(trial)
+        # Nothing more is heard of it.
+        self._unpacked.pop(trial.trial_id, None)
+
+    def _complete(self, trial: TuneTrial) -> None:
         self._open.discard(trial.trial_id)
         # Tune keeps statistics of every number that a trial ever reported: most of what thousands of trials would take.
         trial.metric_analysis.clear()
@@ -157,8 +179,7 @@ class SweepCallback(Callback):
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         _, block, group, _, _ = self._about(trial)
         self._totals.retried += 1
-        self._totals.running.pop(block.trial_id, None)
-        self._running.pop(block.trial_id, None)
+        self._pause(block.trial_id)
         self._tell("trial_retry", block, group, attempt=trial.num_failures)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
@@ -172,11 +193,11 @@ class SweepCallback(Callback):
                 error = file.read()
         message = failures.record(self._store, block, group, trial.num_failures, error)
         self._tell("trial_failed", block, group, message=message, attempts=trial.num_failures)
+        self._unpacked.pop(trial.trial_id, None)
 
     def _stop(self, block: Block) -> None:
         """Takes note that a trial runs no more and is not stored."""
-        self._totals.running.pop(block.trial_id, None)
-        self._running.pop(block.trial_id, None)
+        self._end(block.trial_id)
         self._live.keep(block.name)
         if self._boards is not None:
             self._boards.ended(block)
@@ -208,8 +229,7 @@ class SweepCallback(Callback):
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         totals = self._totals
-        running = sum(self._seconds.get(name, 0.0) * fraction for name, fraction in totals.running.items())
-        totals.estimated_done = self._finished_estimate + running
+        totals.estimated_done = self._finished_estimate + self._running_estimate
         if self._heartbeat.due:
             totals.glances = [self._glance(block, group) for block, group in islice(self._running.values(), MOST_GLANCES)]
             self._heartbeat.beat()
