@@ -156,6 +156,7 @@ def _fit(
     from ray import tune
 
     from cbp_ray.sweeps.trainable import PACKED, RunBlock, bundles, pack
+    from cbp_ray.sweeps.worker_deaths import counted_once
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, slots))
@@ -187,7 +188,8 @@ def _fit(
         # Asked for each trial, of which there may be many thousands.
         resources = partial(bundles, request) if plan.sweep.helpers else tune.PlacementGroupFactory([request])
         trainable = tune.with_resources(RunBlock, resources)
-        tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()
+        with counted_once():
+            tune.Tuner(trainable, param_space=space, tune_config=settings, run_config=run_config).fit()
         callback.finish()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from fault_help import MARK, Scene, kill, nodes, scene, wait_until, workers
 
 from cbp_ray.results import Store
 from cbp_ray.sweeps import load_sweep
+from rllib_ext.ant.friction import FrictionSchedule
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600), pytest.mark.slow]
 SWEEP = """
@@ -30,10 +32,26 @@ base:
 """
 
 
-def curves(made: Scene) -> dict[str, Any]:
+def results(made: Scene) -> dict[str, Any]:
+    """All curves of the sweep's one run, and how many time-steps it had seen at the end of each bin."""
     sweep = load_sweep(made.file)
     (each,) = sweep.configurations
-    return dict(Store(made.storage, sweep.name).read_curves(each.config, sweep.seeds, sweep.engine).metrics)
+    curves = Store(made.storage, sweep.name).read_curves(each.config, sweep.seeds, sweep.engine)
+    return {"examples": curves.examples, **curves.metrics}
+
+
+def assert_right(found: dict[str, Any]) -> None:
+    """The time-steps are counted without a gap, and the friction is what it must be at each of them."""
+    assert found["examples"].tolist() == list(range(1500, 45_001, 1500))
+    schedule = FrictionSchedule(seed=5, period=9000)
+    assert found["friction"][0].tolist() == [schedule.friction(step - 1) for step in found["examples"]]
+    assert len(np.unique(found["friction"])) == 5 and found["replacements"].sum() > 0
+
+
+def wait_for_checkpoint(made: Scene) -> None:
+    """Until there is a checkpoint that is newer than this moment."""
+    begun = time.time()
+    wait_until(lambda: [p for p in made.storage.glob("*/checkpoints/*.npz") if p.stat().st_mtime > begun], 200)
 
 
 def test_the_process_that_trains_is_killed(tmp_path: Path) -> None:
@@ -44,14 +62,50 @@ def test_the_process_that_trains_is_killed(tmp_path: Path) -> None:
             made.environment = {"CBP_RAY_CHECKPOINT_SECONDS": "0"}
             program = made.start()
             if name == "killed":
-                wait_until(lambda: list(made.storage.glob("*/checkpoints/*.npz")), 200)
+                wait_for_checkpoint(made)
                 kill(workers(made)[0])
                 program.wait_for("trial_retry")
             assert program.wait() == 0, program.story()
-            found.append(curves(made))
+            found.append(results(made))
+            made.leave()
     np.testing.assert_equal(*found)
-    frictions = found[0]["friction"][0]
-    assert len(np.unique(frictions)) == 5 and frictions[0] == 1.5
+    assert_right(found[0])
+
+
+def test_processes_of_distributed_rollouts_are_killed(tmp_path: Path) -> None:
+    """On one node and whole; on two nodes, with the death of an env runner, and later of the process that trains."""
+    found = []
+    for name, cpus in (("whole", [3]), ("killed", [2, 1])):
+        (tmp_path / name).mkdir()
+        text = SWEEP.replace("{name: slippery_ant,", "{name: slippery_ant, env_runners: 2, envs_per_runner: 2,")
+        with scene(tmp_path / name, text=text) as made:
+            made.environment = {"CBP_RAY_CHECKPOINT_SECONDS": "0"}
+            with nodes(made, *cpus) as cluster:
+                program = made.start("--address", cluster.address)
+                if name == "killed":
+                    wait_for_checkpoint(made)
+                    kill(find(made, "ray::SlipperyEnvRunner"))
+                    program.wait_for("trial_retry", 1)
+                    wait_for_checkpoint(made)
+                    kill(find(made, r"ray::(ResourceTrainable|RunBlock)"))
+                    program.wait_for("trial_retry", 2)
+                assert program.wait() == 0, program.story()
+            found.append(results(made))
+            made.leave()
+    np.testing.assert_equal(*found)
+    assert_right(found[0])
+
+
+def find(made: Scene, pattern: str) -> int:
+    """A process whose title begins so, as soon as there is one: for moments, Ray gives its workers other titles."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found.extend(pid for pid, line in made.processes().items() if re.match(pattern, line))
+        return bool(found)
+
+    wait_until(look, 60, lambda: f"there is no {pattern}")
+    return found[0]
 
 
 @pytest.mark.parametrize("victim", ["SlipperyEnvRunner", "Learner", "ContinualPPO"])
@@ -65,11 +119,7 @@ def test_a_process_of_rllib_is_killed(victim: str, tmp_path: Path) -> None:
         environment = {**os.environ, MARK: made.name, "RAY_worker_niceness": "0"}
         program = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: len(rows(tmp_path)) >= 3, 300)
-        found: list[int] = []
-        while not found:
-            found = [pid for pid, line in made.processes().items() if line.startswith(f"ray::{victim}")]
-            time.sleep(0.01)
-        kill(found[0])
+        kill(find(made, f"ray::{victim}"))
         out, errors = program.communicate(timeout=400)
         assert program.returncode == 0, out + errors
         assert "done: 32,768 time-steps" in out

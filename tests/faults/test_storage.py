@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_help import remount, scene, small_disk, wait_until
+from fault_help import remount, scene, small_disk
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600), pytest.mark.slow]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
@@ -108,6 +108,5 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
             program = made.start()
             program.wait_for("trial_done", number + 1)
             program.end()
-            wait_until(lambda: not made.processes(), 95)
         made.finish()
         made.check()
