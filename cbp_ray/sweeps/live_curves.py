@@ -57,7 +57,8 @@ class LiveCurves:
         self._known.pop(name, None)
         self._kept.pop(name, None)
         if name in self._files:
-            self._store.live.remove(f"{name}{CHECKPOINT}")
+            with contextlib.suppress(OSError):
+                self._store.live.remove(f"{name}{CHECKPOINT}")
             self._files.discard(name)
 
     def of(self, name: BlockName) -> CurveSummary | None:

@@ -5,11 +5,11 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cbp_ray.errors import InputError
+from cbp_ray.errors import InputError, StorageError
 from cbp_ray.problems import mnist_files
 from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
@@ -57,6 +57,7 @@ def run_sweep(
 
     Raises:
       InputError: before anything is started or written.
+      StorageError: if the storage fails where that can't wait; what was done is kept.
       KeyboardInterrupt: after Ctrl-C; what was done is kept.
     """
     store = Store(storage, sweep.name)
@@ -80,7 +81,7 @@ def run_sweep(
     news += _bring_data(sweep) if missing.any else []
     if missing.any:
         say("starting Ray" if address is None else f"connecting to Ray at {address}")
-    with cluster.connected(address) if missing.any else contextlib.nullcontext():
+    with _files_named(), cluster.connected(address) if missing.any else contextlib.nullcontext():
         slots = cluster.slots(sweep.resources, sweep.helpers) if missing.any else 0
         slots = min(slots, max_concurrent or slots)
         if missing.any and slots == 0 and address is None:
@@ -131,6 +132,18 @@ def run_sweep(
         store.tidy()
     totals.ended = time.time()
     return totals
+
+
+@contextlib.contextmanager
+def _files_named() -> Iterator[None]:
+    """Makes one line of what the operating system says of files, also where Tune has put it into an error of its own."""
+    try:
+        yield
+    except Exception as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError) or isinstance(error, InputError):
+            raise
+        raise StorageError(f"a file can't be written or read ({cause}); mend that, and run the same command again") from error
 
 
 def _bring_data(sweep: Sweep) -> list[str]:

@@ -1,6 +1,7 @@
 """Storage that is full, read-only, slow or gone for a while, and a clock that is set back."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fault_help import remount, scene, small_disk
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600), pytest.mark.slow]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
 
+PATIENCE = {"CBP_RAY_STORAGE_SECONDS": "2"}
 SLOW = """
 import os, time
 replace = os.replace
@@ -41,9 +43,11 @@ def everywhere(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 @needs_root
 def test_a_full_storage_is_said_and_with_room_again_the_sweep_goes_on(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "100k") as disk, scene(tmp_path, storage=disk / "results") as made:
+        made.environment = PATIENCE
         program = made.start()
         assert program.wait() == 1
-        assert "No space left" in program.errors() + str(program.events)
+        errors = program.errors()
+        assert "No space left" in errors + str(program.events) and "Traceback" not in errors and errors.count("\n") <= 1, errors
         before = made.stored()
         remount(disk, "size=50m")
         made.finish()
@@ -54,11 +58,13 @@ def test_a_full_storage_is_said_and_with_room_again_the_sweep_goes_on(tmp_path: 
 @needs_root
 def test_a_storage_that_becomes_read_only_is_said_and_the_sweep_goes_on_later(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "50m") as disk, scene(tmp_path, storage=disk / "results") as made:
+        made.environment = PATIENCE
         program = made.start()
         program.wait_for("trial_done", 2)
         remount(disk, "ro")
         assert program.wait() == 1
-        assert "Read-only" in program.errors() + str(program.events)
+        errors = program.errors()
+        assert "Read-only" in errors + str(program.events) and "Traceback" not in errors and errors.count("\n") <= 1, errors
         before = made.stored()
         # While it is so, nothing starts.
         again = made.start()
@@ -66,6 +72,21 @@ def test_a_storage_that_becomes_read_only_is_said_and_the_sweep_goes_on_later(tm
         remount(disk, "rw")
         made.finish()
         assert before.items() <= made.stored().items()
+        made.check()
+
+
+@needs_root
+def test_trials_that_are_done_wait_for_a_storage_that_is_read_only_for_a_while(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "50m") as disk, scene(tmp_path, storage=disk / "results") as made:
+        program = made.start()
+        program.wait_for("trial_start", 2)
+        remount(disk, "ro")
+        # It says so; what has come to its end meanwhile is not lost.
+        program.wait_for("warning")
+        time.sleep(5)
+        remount(disk, "rw")
+        assert program.wait() == 0, program.story()
+        assert not [event for event in program.events if event["event"] == "trial_retry"]
         made.check()
 
 
