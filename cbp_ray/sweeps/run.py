@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.resolved import record_sweep
+from cbp_ray.sweeps.scratch import scratch_folder
 from cbp_ray.sweeps.sweep import Resources, Sweep
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _fit(
             trial_dirname_creator=_short_name,
             max_concurrent_trials=max_concurrent,
         )
-    with tempfile.TemporaryDirectory(prefix="cbp-ray-tune-", ignore_cleanup_errors=True) as scratch:
+    with scratch_folder() as scratch:
         run_config = tune.RunConfig(
             # What Tune keeps for itself; results go to the store.
             storage_path=scratch,
