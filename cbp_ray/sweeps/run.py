@@ -120,6 +120,8 @@ def run_sweep(
                         with cluster.connected(address):
                             each.setup()
                             each.finish()
+                # A process that was killed after its last trial has left the sign that it runs.
+                heartbeat.beat("finished", force=True)
                 progress(Event("end", totals))
         except BaseException as error:
             # Ray turns the signal that stops a job into SystemExit.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fault_help import TRIALS, Scene, kill, scene, wait_until, workers
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
 
 
 def cut(path: Path) -> None:
@@ -33,6 +33,7 @@ def files(made: Scene, folder: str) -> list[Path]:
     return sorted((made.storage / "faults" / folder).iterdir())
 
 
+@pytest.mark.slow
 def test_files_that_were_damaged_are_named_and_made_again_and_never_used(tmp_path: Path) -> None:
     with scene(tmp_path, examples=20_000) as made:
         made.finish()
@@ -66,6 +67,7 @@ def command(*arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints_are_not_used(tmp_path: Path) -> None:
     with scene(tmp_path, examples=6_000_000) as made:
         made.environment = {"CBP_RAY_CHECKPOINT_SECONDS": "0"}
@@ -90,6 +92,7 @@ def checkpoints(made: Scene) -> list[Path]:
     return [path for path in found if not (made.storage / "faults" / "curves" / f"{path.stem}.parquet").exists()]
 
 
+@pytest.mark.slow
 def test_the_same_sweep_twice_at_once(tmp_path: Path) -> None:
     with scene(tmp_path) as made:
         first, second = made.start(), made.start()
@@ -99,6 +102,7 @@ def test_the_same_sweep_twice_at_once(tmp_path: Path) -> None:
         made.check(remade=TRIALS)
 
 
+@pytest.mark.slow
 def test_boards_that_are_deleted_come_back(tmp_path: Path) -> None:
     with scene(tmp_path) as made:
         program = made.start()
