@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_help import MARK, Scene, kill, nodes, scene, wait_until, workers
+from fault_help import MARK, Scene, kill, nodes, scene, wait_until
 
 from cbp_ray.results import Store
 from cbp_ray.sweeps import load_sweep
@@ -30,6 +30,8 @@ base:
   examples: 45_000
   bin_size: 1500
 """
+WORKER = "ray::(ResourceTrainable|RunBlock)"
+"""How the title of the process begins that trains."""
 
 
 def results(made: Scene) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def test_the_process_that_trains_is_killed(tmp_path: Path) -> None:
             program = made.start()
             if name == "killed":
                 wait_for_checkpoint(made)
-                kill(workers(made)[0])
+                kill(find(made, WORKER))
                 program.wait_for("trial_retry")
             assert program.wait() == 0, program.story()
             found.append(results(made))
@@ -87,7 +89,7 @@ def test_processes_of_distributed_rollouts_are_killed(tmp_path: Path) -> None:
                     kill(find(made, "ray::SlipperyEnvRunner"))
                     program.wait_for("trial_retry", 1)
                     wait_for_checkpoint(made)
-                    kill(find(made, r"ray::(ResourceTrainable|RunBlock)"))
+                    kill(find(made, WORKER))
                     program.wait_for("trial_retry", 2)
                 assert program.wait() == 0, program.story()
             found.append(results(made))

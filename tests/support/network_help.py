@@ -5,12 +5,12 @@ Nothing of the real network is touched: all interfaces and addresses are in name
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,10 +122,15 @@ def two_machines(made: Scene) -> Iterator[Network]:
 
 
 def _stop_ray(made: Scene) -> None:
-    """Does what `ray stop` does, to the nodes of this scene alone: workers must go by themselves."""
-    servers = ("gcs_server", "raylet/raylet", "log_monitor.py", "monitor.py", "dashboard.py")
-    for pid, line in made.processes().items():
-        if any(server in line for server in servers):
+    """Does what `ray stop` does, to the servers of this scene alone: workers and agents must go by themselves."""
+
+    def servers() -> list[int]:
+        found = made.processes().items()
+        return [pid for pid, line in found if re.search(r"gcs_server|raylet/raylet|log_monitor|autoscaler/_private", line)]
+
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in servers():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-    time.sleep(1)
+                os.kill(pid, number)
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not servers(), 10)
