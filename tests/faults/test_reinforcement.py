@@ -112,9 +112,12 @@ def find(made: Scene, pattern: str) -> int:
 
 @pytest.mark.parametrize("victim", ["SlipperyEnvRunner", "Learner", "ContinualPPO"])
 def test_a_process_of_rllib_is_killed(victim: str, tmp_path: Path) -> None:
-    """An env runner is replaced; without a learner or the algorithm, the run goes on from its last checkpoint."""
+    """An env runner is replaced; without a learner or the algorithm, the run goes on from its last checkpoint.
+
+    While its only env runner is being replaced, RLlib has iterations without samples: they must not count time-steps.
+    """
     options = ["--num-env-runners", "1", "--num-learners", "1", "--seed", "3", "--replacement-rate", "1e-3"]
-    options += ["--friction-period", "8192", "--stop-iters", "8", "--checkpoint-freq", "1"]
+    options += ["--friction-period", "8192", "--stop-timesteps", "32768", "--checkpoint-freq", "1"]
     command = [sys.executable, "-m", "rllib_ext.train", "--storage-path", str(tmp_path), "--name", "run", *options]
     with scene(tmp_path) as made, nodes(made, 3) as cluster:
         command += ["--address", cluster.address]
@@ -125,8 +128,13 @@ def test_a_process_of_rllib_is_killed(victim: str, tmp_path: Path) -> None:
         out, errors = program.communicate(timeout=400)
         assert program.returncode == 0, out + errors
         assert "done: 32,768 time-steps" in out
-        last = rows(tmp_path)[-1]
-        assert last["training_iteration"] == 8
+        logged, schedule = rows(tmp_path), FrictionSchedule(seed=3, period=8192)
+        seen = [int(row["env_runners"]["num_env_steps_sampled_lifetime"]) for row in logged]
+        assert set(seen) == set(range(4096, 32_769, 4096)) and (victim == "SlipperyEnvRunner" or len(logged) >= 8)
+        for steps, row in zip(seen, logged, strict=True):
+            assert row["env_runners"]["friction"] == schedule.friction(steps)
+            # 10 epochs over every time-step, and over none twice.
+            assert row["learners"]["default_policy"]["num_module_steps_trained_lifetime"] == 10 * steps
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
