@@ -110,31 +110,54 @@ def find(made: Scene, pattern: str) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("victim", ["SlipperyEnvRunner", "Learner", "ContinualPPO"])
-def test_a_process_of_rllib_is_killed(victim: str, tmp_path: Path) -> None:
+VICTIMS = {"env-runner": "ray::SlipperyEnvRunner", "learner": "ray::_WrappedExecutable", "algorithm": "ray::ContinualPPO"}
+"""How the titles of RLlib's processes begin."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What a run of `rllib_ext.train` logs of which nothing is killed."""
+    return train(tmp_path_factory.mktemp("whole"), None)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_process_of_rllib_is_killed(victim: str, tmp_path: Path, whole: list[dict[str, Any]]) -> None:
     """An env runner is replaced; without a learner or the algorithm, the run goes on from its last checkpoint.
 
     While its only env runner is being replaced, RLlib has iterations without samples: they must not count time-steps.
     """
+    logged, schedule = train(tmp_path, VICTIMS[victim]), FrictionSchedule(seed=3, period=8192)
+    seen = [steps_of(row) for row in logged]
+    assert set(seen) == set(range(4096, 32_769, 4096))
+    for steps, row in zip(seen, logged, strict=True):
+        assert row["env_runners"]["friction"] == schedule.friction(steps)
+        # 10 epochs over every time-step, and over none twice.
+        assert row["learners"]["default_policy"]["num_module_steps_trained_lifetime"] == 10 * steps
+    if victim != "env-runner":  # a new one begins with other episodes
+        found = {steps_of(row): row["env_runners"]["episode_return_mean"] for row in logged}
+        assert found == {steps_of(row): row["env_runners"]["episode_return_mean"] for row in whole}
+
+
+def steps_of(row: dict[str, Any]) -> int:
+    return int(row["env_runners"]["num_env_steps_sampled_lifetime"])
+
+
+def train(folder: Path, victim: str | None) -> list[dict[str, Any]]:
+    """Runs `rllib_ext.train`, and kills one of its processes after some iterations. Returns what Tune has logged."""
     options = ["--num-env-runners", "1", "--num-learners", "1", "--seed", "3", "--replacement-rate", "1e-3"]
     options += ["--friction-period", "8192", "--stop-timesteps", "32768", "--checkpoint-freq", "1"]
-    command = [sys.executable, "-m", "rllib_ext.train", "--storage-path", str(tmp_path), "--name", "run", *options]
-    with scene(tmp_path) as made, nodes(made, 3) as cluster:
+    command = [sys.executable, "-m", "rllib_ext.train", "--storage-path", str(folder), "--name", "run", *options]
+    with scene(folder) as made, nodes(made, 3) as cluster:
         command += ["--address", cluster.address]
         environment = {**os.environ, MARK: made.name, "RAY_worker_niceness": "0"}
         program = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: len(rows(tmp_path)) >= 3, 300)
-        kill(find(made, f"ray::{victim}"))
+        if victim is not None:
+            wait_until(lambda: len(rows(folder)) >= 3, 300)
+            kill(find(made, victim))
         out, errors = program.communicate(timeout=400)
         assert program.returncode == 0, out + errors
         assert "done: 32,768 time-steps" in out
-        logged, schedule = rows(tmp_path), FrictionSchedule(seed=3, period=8192)
-        seen = [int(row["env_runners"]["num_env_steps_sampled_lifetime"]) for row in logged]
-        assert set(seen) == set(range(4096, 32_769, 4096)) and (victim == "SlipperyEnvRunner" or len(logged) >= 8)
-        for steps, row in zip(seen, logged, strict=True):
-            assert row["env_runners"]["friction"] == schedule.friction(steps)
-            # 10 epochs over every time-step, and over none twice.
-            assert row["learners"]["default_policy"]["num_module_steps_trained_lifetime"] == 10 * steps
+    return rows(folder)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
