@@ -1,4 +1,4 @@
-"""The two exceptions that reach people as one line: what was asked for cannot be done as asked, and Ray failed."""
+"""The exceptions that reach people as one line: what was asked for cannot be done as asked, Ray failed, a disk failed."""
 
 
 class InputError(ValueError):
@@ -18,3 +18,7 @@ class InputError(ValueError):
 
 class ClusterError(RuntimeError):
     """Ray failed, through no fault of the input. The message is one sentence; the command line ends with code 1."""
+
+
+class StorageError(ClusterError):
+    """A file could not be written or read, while something ran that was well begun: one sentence and code 1, too."""

@@ -1,5 +1,6 @@
 """What a person should know about stored runs: a file for each configuration of which there is something to say."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -25,7 +26,9 @@ def record(store: Store, config: OnlineConfig, engine: str, group: str, message:
     folder, name = store.folder / FOLDER, f"{config_key(config, engine)}{SUFFIX}"
     if folder.has(name):
         return False
-    folder.write(name, json.dumps({"group": group, "message": message}).encode())
+    # The file of the runs says it, too; that this one can't be written ends no sweep.
+    with contextlib.suppress(OSError):
+        folder.write(name, json.dumps({"group": group, "message": message}).encode())
     return True
 
 

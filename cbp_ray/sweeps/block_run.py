@@ -1,5 +1,6 @@
 """The runs of one block on a worker: advanced a few seconds at a time, kept in checkpoints, stored in the end."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -28,6 +29,12 @@ driver needs about 1 ms for each, and has other things to do."""
 
 CHECKPOINT_SECONDS = float(os.environ.get("CBP_RAY_CHECKPOINT_SECONDS", 45.0))
 """A trial that lasts longer leaves a checkpoint behind this often; the variable is read on the nodes."""
+
+STORAGE_SECONDS = float(os.environ.get("CBP_RAY_STORAGE_SECONDS", 60.0))
+"""A trial that is done tries for so long to store its results if it can't; the variable is read on the nodes."""
+
+STORAGE_PAUSE_SECONDS = 2.0
+"""Pause between two of these tries."""
 
 TASK_CHECKPOINT_SECONDS = 1.0
 """Permuted MNIST leaves one behind after every task, but of tasks that are shorter than this only after some."""
@@ -183,10 +190,21 @@ class BlockRun:
         times = {"seconds": time.monotonic() - self.begun, "engine_seconds": self.engine_seconds, "finished": time.time()}
         self.warning = never_acted(self.block.config, self.curves)
         about = environment() | {"device": self.device, "warning": self.warning or ""} | times
-        self.store.write(self.block, self.curves, about)
+        self._store(about)
         unfinished.remove(self.store, self.block)
         self.finished = True
         return self._report(done=True)
+
+    def _store(self, about: dict[str, Any]) -> None:
+        until = time.monotonic() + STORAGE_SECONDS
+        while True:
+            try:
+                self.store.write(self.block, self.curves, about)
+                return
+            except OSError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(min(STORAGE_PAUSE_SECONDS, STORAGE_SECONDS))
 
     def interrupt(self) -> None:
         """Keeps what is done so far, if it took long enough to be worth keeping."""
@@ -232,7 +250,9 @@ class BlockRun:
 
     def _save(self) -> None:
         if self.last is not None:
-            unfinished.save(self.store, self.block, self.last.checkpoint(), self.curves)
+            # Not to be able to keep one is no reason to end a trial: the next one may be kept, or none be needed.
+            with contextlib.suppress(OSError):
+                unfinished.save(self.store, self.block, self.last.checkpoint(), self.curves)
             self.saved, self.saved_examples = time.monotonic(), self.examples[-1]
 
     def _report(self, done: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Trials that failed for good: a file each, until all its runs are stored."""
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -27,7 +28,9 @@ def record(store: Store, block: Block, group: str, attempts: int, error: str) ->
         "message": lines[-1].strip() if lines else "no message",
         "traceback": text,
     }
-    store.failures.write(block.trial_id + FAILURE, json.dumps(failure, indent=1).encode())
+    # Of a storage that fails, the trial may have died; whoever is told of the message knows.
+    with contextlib.suppress(OSError):
+        store.failures.write(block.trial_id + FAILURE, json.dumps(failure, indent=1).encode())
     return str(failure["message"])
 
 

@@ -66,7 +66,8 @@ class LiveCurves:
         self._known.pop(name, None)
         self._kept.pop(name, None)
         if name in self._files:
-            self._store.live.remove(f"{name}{CHECKPOINT}")
+            with contextlib.suppress(OSError):
+                self._store.live.remove(f"{name}{CHECKPOINT}")
             self._files.discard(name)
         self._lose(name)
 

@@ -129,6 +129,7 @@ class Heartbeat:
     def __init__(self, store: Store, source: str, totals: Totals) -> None:
         self._folder, self._name, self._totals = store.folder / "progress", f"{source}.json", totals
         self._next = 0.0
+        self.trouble: OSError | None = None
 
     @property
     def due(self) -> bool:
@@ -136,7 +137,7 @@ class Heartbeat:
         return time.monotonic() >= self._next
 
     def beat(self, state: str = "running", force: bool = False) -> None:
-        """Says that the sweep is alive, or how it ended."""
+        """Says that the sweep is alive, or how it ended. That it can't be said, which is in `trouble`, ends no sweep."""
         if not force and not self.due:
             return
         self._next = time.monotonic() + HEARTBEAT_SECONDS
@@ -149,4 +150,8 @@ class Heartbeat:
             "glances": self._totals.glances,
             **self._totals.as_dict(),
         }
-        self._folder.write(self._name, json.dumps(sign).encode(), lasting=state != "running")
+        try:
+            self._folder.write(self._name, json.dumps(sign).encode(), lasting=state != "running")
+            self.trouble = None
+        except OSError as error:
+            self.trouble = error

@@ -3,13 +3,12 @@
 import contextlib
 import os
 import re
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cbp_ray.errors import InputError
+from cbp_ray.errors import InputError, StorageError
 from cbp_ray.problems import mnist_files
 from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
@@ -19,6 +18,7 @@ from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.resolved import record_sweep
+from cbp_ray.sweeps.scratch import scratch_folder
 from cbp_ray.sweeps.sweep import Resources, Sweep
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def run_sweep(
 
     Raises:
       InputError: before anything is started or written.
+      StorageError: if the storage fails where that can't wait; what was done is kept.
       KeyboardInterrupt: after Ctrl-C; what was done is kept.
     """
     # Its protocol buffers take half a second to load, and `cbp-ray status`, which imports this, needs none.
@@ -83,7 +84,7 @@ def run_sweep(
     news += _bring_data(sweep) if missing.any else []
     if missing.any:
         say("starting Ray" if address is None else f"connecting to Ray at {address}")
-    with cluster.connected(address) if missing.any else contextlib.nullcontext():
+    with _files_named(), cluster.connected(address) if missing.any else contextlib.nullcontext():
         slots = cluster.slots(sweep.resources, sweep.helpers) if missing.any else 0
         slots = min(slots, max_concurrent or slots)
         if missing.any and slots == 0 and address is None:
@@ -122,6 +123,8 @@ def run_sweep(
                         with cluster.connected(address):
                             each.setup()
                             each.finish()
+                # A process that was killed after its last trial has left the sign that it runs.
+                heartbeat.beat("finished", force=True)
                 progress(Event("end", totals))
         except BaseException as error:
             # Ray turns the signal that stops a job into SystemExit.
@@ -134,6 +137,18 @@ def run_sweep(
         store.tidy()
     totals.ended = time.time()
     return totals
+
+
+@contextlib.contextmanager
+def _files_named() -> Iterator[None]:
+    """Makes one line of what the operating system says of files, also where Tune has put it into an error of its own."""
+    try:
+        yield
+    except Exception as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError) or isinstance(error, InputError):
+            raise
+        raise StorageError(f"a file can't be written or read ({cause}); mend that, and run the same command again") from error
 
 
 def _bring_data(sweep: Sweep) -> list[str]:
@@ -161,6 +176,7 @@ def _fit(
     from cbp_ray.sweeps.block_run import pace_of
     from cbp_ray.sweeps.in_order import InOrder, Listed
     from cbp_ray.sweeps.trainable import PACKED, RunBlock, bundles, pack
+    from cbp_ray.sweeps.worker_deaths import counted_once
 
     # Pending trials each ask Ray for a placement group: as many as run at once keep every core busy.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, slots))
@@ -179,7 +195,7 @@ def _fit(
             trial_dirname_creator=_short_name,
             max_concurrent_trials=max_concurrent,
         )
-    with tempfile.TemporaryDirectory(prefix="cbp-ray-tune-", ignore_cleanup_errors=True) as scratch:
+    with scratch_folder() as scratch:
         run_config = tune.RunConfig(
             # What Tune keeps for itself; results go to the store.
             storage_path=scratch,
@@ -194,7 +210,8 @@ def _fit(
         # Asked for each trial, of which there may be many thousands.
         resources = partial(bundles, request) if plan.sweep.helpers else tune.PlacementGroupFactory([request])
         trainable = tune.with_resources(RunBlock, resources)
-        tune.Tuner(trainable, tune_config=settings, run_config=run_config).fit()
+        with counted_once():
+            tune.Tuner(trainable, tune_config=settings, run_config=run_config).fit()
         callback.finish()
 
 

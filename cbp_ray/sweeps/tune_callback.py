@@ -58,6 +58,7 @@ class SweepCallback(Callback):
         self._finished_estimate, self._running_estimate = 0.0, 0.0
         self._next_progress, self._next_check = 0.0, CHECK_SECONDS
         self._open: set[str] = set()
+        self._told_of_trouble = False
         self._best: tuple[float, Block] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -232,7 +233,7 @@ class SweepCallback(Callback):
         totals.estimated_done = self._finished_estimate + self._running_estimate
         if self._heartbeat.due:
             totals.glances = [self._glance(block, group) for block, group in islice(self._running.values(), MOST_GLANCES)]
-            self._heartbeat.beat()
+            self._beat()
         if self._boards is not None:
             self._boards.tick()
         if totals.seconds >= self._next_check:
@@ -241,6 +242,14 @@ class SweepCallback(Callback):
         if totals.seconds >= self._next_progress:
             self._next_progress = totals.seconds + PROGRESS_SECONDS
             self._progress(Event("progress", totals))
+
+    def _beat(self) -> None:
+        self._heartbeat.beat()
+        trouble = self._heartbeat.trouble
+        if trouble is not None and not self._told_of_trouble:
+            self._told_of_trouble = True
+            message = f"the storage can't be written ({trouble}); trials that end meanwhile fail, and are made again later"
+            self._progress(Event("warning", self._totals, {"message": message}))
 
     def finish(self) -> None:
         """Says how the sweep ended, after Tune has come to its end; raises `KeyboardInterrupt` again if Ctrl-C ended it."""

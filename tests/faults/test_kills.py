@@ -56,6 +56,8 @@ def test_a_cluster_loses_or_wins_a_part_and_the_sweep_goes_on(accident: str, tmp
 @pytest.mark.parametrize("who", ["head", "driver"])
 def test_a_cluster_loses_its_head_or_the_driver_and_the_next_start_goes_on(who: str, tmp_path: Path) -> None:
     with scene(tmp_path) as made:
+        # By itself, Ray waits a minute for a GCS to come back.
+        made.environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": "15"}
         with nodes(made, 1, 1) as cluster:
             program = made.start("--address", cluster.address)
             program.wait_for("trial_done", 2)
@@ -66,7 +68,6 @@ def test_a_cluster_loses_its_head_or_the_driver_and_the_next_start_goes_on(who: 
                 made.finish("--address", cluster.address)
             else:
                 cluster.head_node.kill_gcs_server(check_alive=False)
-                # Ray itself gives up after a minute.
                 assert program.wait(100) == 1
                 assert program.errors().count("\n") == 1
                 before = made.stored()
@@ -103,7 +104,7 @@ def disturb(made: Scene, rng: random.Random, patience: float) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
 def test_nothing_is_lost_at_random_moments(kills: int, tmp_path: Path) -> None:
     rng, happened = random.Random(2021), 0
     with scene(tmp_path) as made:

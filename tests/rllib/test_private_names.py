@@ -57,6 +57,9 @@ USED = {
         "ray.air.integrations.wandb.WandbLoggerCallback": "_logger_actor_cls",
         "ray.air.integrations.wandb:_WandbLoggingActor": "_wandb",
     },
+    "cbp_ray/sweeps/worker_deaths.py": {
+        "ray.tune.execution.tune_controller:TuneController": "_resetting_trials _trial_task_failure",
+    },
     "rllib_ext/config.py": {
         "ray.rllib.algorithms.ppo.ppo:PPOConfig": "_model_config_auto_includes _rl_module_spec",
         "ray.tune.registry": "_global_registry",

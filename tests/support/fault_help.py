@@ -4,10 +4,11 @@ import contextlib
 import os
 import re
 import subprocess
+import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,17 +67,18 @@ class Scene:
         self.file.write_text(text.replace("2_000_000", str(examples)))
         self.programs: list[Program] = []
         self.environment: dict[str, str] = {}
+        self.left = False
 
-    def start(self, *options: str) -> Program:
-        """The sweep as a process, with what it starts marked as this scene's."""
+    def start(self, *options: str, inside: Sequence[str] = ()) -> Program:
+        """The sweep as a process, with what it starts marked as this scene's; `inside` stands before its command."""
         with environment({MARK: self.name, **self.environment}):
-            self.programs.append(Program(str(self.file), "--storage", str(self.storage), *options))
+            self.programs.append(Program(str(self.file), "--storage", str(self.storage), *options, inside=inside))
         return self.programs[-1]
 
-    def finish(self, *options: str, tries: int = 1) -> Program:
+    def finish(self, *options: str, tries: int = 1, inside: Sequence[str] = ()) -> Program:
         """Starts it until it comes to its end, which it must within so many tries."""
         for _ in range(tries):
-            program = self.start(*options)
+            program = self.start(*options, inside=inside)
             code = program.wait()
             if code == 0:
                 return program
@@ -102,30 +104,30 @@ class Scene:
         left = [path for path in (self.storage / sweep.name).rglob("*") if path.name.startswith(".tmp-")]
         assert not left
         assert not list((self.storage / sweep.name / "checkpoints").glob("*"))
-        wait_until(lambda: not self.processes(), OUTLIVES, lambda: f"still there: {self.processes()}")
+        self.leave()
+
+    def leave(self) -> None:
+        """Leaves its last processes to end by themselves; that they do is checked by `assert_all_have_ended`."""
+        LEAVING.append(Leaving(self.name))
+        self.left = True
 
     def processes(self) -> dict[int, str]:
         """All processes of the scene that are alive, whoever their parents are, with their command lines."""
-        wanted, found = f"{MARK}={self.name}".encode(), {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                        found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")[:100]
-        return found
+        return marked(self.name)
 
     def complete(self) -> bool:
         """Whether all results are there."""
         return len(list(self.storage.glob("*/curves/*.parquet"))) == TRIALS
 
     def begin_anew(self, storage: Path) -> None:
-        """In another storage."""
-        self.storage = storage
+        """In another storage, as another scene."""
+        self.storage, self.name, self.left = storage, uuid.uuid4().hex, False
         self.programs.clear()
 
     def stored(self) -> dict[str, tuple[int, int]]:
-        """Identity of every file of results."""
-        return snapshot(self.storage)
+        """Identity of every file of results; runs without their curves, which come last, do not count as stored."""
+        done = {path.name for path in self.storage.glob("*/curves/*.parquet")}
+        return {path: identity for path, identity in snapshot(self.storage).items() if Path(path).name in done}
 
     def end(self) -> None:
         """Ends whatever is left of it."""
@@ -140,7 +142,50 @@ def scene(folder: Path, **options: Any) -> Iterator[Scene]:
     try:
         yield made
     finally:
-        made.end()
+        if not made.left:
+            made.end()
+
+
+def marked(name: str) -> dict[int, str]:
+    """Processes of the scene of this name that are alive, with their command lines."""
+    wanted, found = f"{MARK}={name}".encode(), {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")[:100]
+    return found
+
+
+class Leaving(threading.Thread):
+    """Watches the last processes of a scene that is over: Ray leaves some behind for a minute."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(daemon=True)
+        self.scene, self.outlived = name, dict[int, str]()
+        self.start()
+
+    def run(self) -> None:
+        until = time.monotonic() + OUTLIVES
+        while (still := marked(self.scene)) and time.monotonic() < until:
+            time.sleep(0.5)
+        self.outlived = still
+
+
+LEAVING: list[Leaving] = []
+"""Scenes that are over, and perhaps not all of their processes."""
+
+
+def assert_all_have_ended() -> None:
+    """Of every scene that came to its end, no process has outlived it by more than it may."""
+    outlived = {}
+    while LEAVING:
+        left = LEAVING.pop()
+        left.join()
+        outlived |= left.outlived
+    for pid in outlived:
+        kill(pid)
+    assert not outlived, f"still there after {OUTLIVES:g} s: {outlived}"
 
 
 @contextlib.contextmanager

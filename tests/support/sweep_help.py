@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,10 @@ def snapshot(storage: Path) -> dict[str, tuple[int, int]]:
 
 
 class Program:
-    """`cbp-ray run … --json` as a process of its own."""
+    """`cbp-ray run … --json` as a process of its own; `inside` stands before its command."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "cbp_ray", "run", *arguments, "--json"]
+    def __init__(self, *arguments: str, inside: Sequence[str] = ()) -> None:
+        command = [*inside, sys.executable, "-m", "cbp_ray", "run", *arguments, "--json"]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=dict(os.environ)
         )

@@ -1,6 +1,7 @@
 """Sweeps through a real local Ray: the numbers of `run_online`, nothing twice, failures on record."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,8 +70,13 @@ def test_a_sweep_stores_the_numbers_of_run_online_and_runs_once(file: Path, tmp_
     (status,) = statuses(Store(tmp_path, "small"))
     assert (status.state, status.done, status.missing) == ("complete", 18, 0)
 
+    # Killed after its last trial, it would have left a sign that it runs: the next start takes that back.
+    sign = folder / "progress" / "small.json"
+    sign.write_text(json.dumps(json.loads(sign.read_text()) | {"state": "running", "time": time.time()}))
     before = snapshot(tmp_path)
     again = run_sweep(sweep, tmp_path)
+    (status,) = statuses(Store(tmp_path, "small"))
+    assert status.state == "complete"
     assert (again.trials_done, again.runs_done, again.stored_runs) == (0, 0, 18)
     assert snapshot(tmp_path) == before
 

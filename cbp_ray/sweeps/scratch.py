@@ -1,0 +1,33 @@
+"""A temporary folder for what Tune keeps for itself, of which nothing is left for long, whoever is killed."""
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+PREFIX, LOCK = "cbp-ray-tune-", "lock"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A folder for the length of a sweep. Those that killed processes have left behind are removed first."""
+    _remove_forsaken()
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, FileLock(f"{folder}/{LOCK}"):
+        yield folder
+
+
+def _remove_forsaken() -> None:
+    """Removes folders of this user whose lock nobody holds: the system lets go of it when a process dies."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        # What is not there any more was removed by another process at the same moment.
+        with contextlib.suppress(OSError, Timeout):
+            about = folder.lstat()
+            # Without a lock it may be so new that it has none yet.
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and (folder / LOCK).exists():
+                with FileLock(folder / LOCK, blocking=False):
+                    shutil.rmtree(folder, ignore_errors=True)
