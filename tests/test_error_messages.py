@@ -17,7 +17,7 @@ MESSAGES = [
     (
         ["bench", "gtn"],
         FILE,
-        "cbp-ray bench: NAME: must be one of gnt, bit-flipping, mnist, rivals, ant, learner, sweep, got 'gtn'; "
+        "cbp-ray bench: NAME: must be one of gnt, bit-flipping, mnist, rivals, ant, learner, sweep, scaling, got 'gtn'; "
         "did you mean 'gnt'?",
     ),
     (["run"], FILE, "cbp-ray run: CONFIG.yaml: is required, got nothing; see: cbp-ray run --help"),

@@ -43,7 +43,7 @@ USED = {
         "numba.core": "cgutils types",
         "numba.core.typing.templates": "AbstractTemplate infer_global signature",
     },
-    "cbp_ray/kernels/noise.py": {"numba.core": "types"},
+    "cbp_ray/kernels/noise.py": {"numba.core": "cgutils types"},
     "cbp_ray/kernels/vectors.py": {"numba.core": "cgutils types"},
     "cbp_ray/own_ray.py": {"ray._private.ray_constants": "ENABLE_RAY_CLUSTER"},
     "cbp_ray/sweeps/cluster.py": {
