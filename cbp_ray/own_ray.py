@@ -7,12 +7,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cbp_ray.errors import ClusterError
+
 
 def start_ray(**settings: Any) -> None:
     """Starts a cluster of this machine alone, without a dashboard, and connects to it.
 
     Args:
       settings: further ones of `ray.init`.
+
+    Raises:
+      ClusterError: if Ray does not start.
     """
     if os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
         make_token_private()
@@ -24,6 +29,10 @@ def start_ray(**settings: Any) -> None:
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         ray.init(address="local", include_dashboard=False, **settings)
+    except Exception as error:  # Ray has no narrower class for a node that is not up in time
+        ray.shutdown()
+        why = " ".join(str(error).split())
+        raise ClusterError(f"Ray did not start ({why}); try again when less else runs on this machine") from error
     finally:
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = before
 
