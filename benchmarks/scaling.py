@@ -21,6 +21,8 @@ from typing import Any
 from cbp_ray_benchmarks import scaling_points
 from cbp_ray_benchmarks.scaling_figure import draw
 
+from cbp_ray.atomic_files import write_whole
+
 VARIABLE = "CBP_RAY_SCALING"
 SIZES = {
     "trials": (10, 100, 1_000, 10_000),
@@ -89,7 +91,7 @@ def measure(part: str, size: int) -> dict[str, Any]:
         print(f"bench scaling: {part} {size:,}", file=sys.stderr, flush=True)
         begun = time.monotonic()
         found = PARTS[part](folder(), size) | {"load_average": os.getloadavg()[0]}
-        file.write_text(json.dumps(found | {"point_s": round(time.monotonic() - begun, 1)}))
+        write_whole(file, json.dumps(found | {"point_s": round(time.monotonic() - begun, 1)}).encode())
     kept: dict[str, Any] = json.loads(file.read_text())
     return kept
 

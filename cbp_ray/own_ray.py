@@ -30,9 +30,11 @@ def start_ray(**settings: Any) -> None:
     try:
         ray.init(address="local", include_dashboard=False, **settings)
     except Exception as error:  # Ray has no narrower class for a node that is not up in time
-        ray.shutdown()
+        with contextlib.suppress(Exception):
+            ray.shutdown()
         why = " ".join(str(error).split())
-        raise ClusterError(f"Ray did not start ({why}); try again when less else runs on this machine") from error
+        fix = "try again when less else runs on this machine" if "timed out" in why else "mend that, and try again"
+        raise ClusterError(f"Ray did not start ({why}); {fix}") from error
     finally:
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = before
 

@@ -2,12 +2,11 @@
 
 import contextlib
 import os
-import uuid
 from pathlib import Path
 
 from pyarrow import fs
 
-from cbp_ray.atomic_files import TEMPORARY, write_whole
+from cbp_ray.atomic_files import TEMPORARY, is_forsaken, temporary_name, write_whole
 
 WHOLE_OBJECT_STORES = {"s3", "gcs", "abfs"}
 """Here an object becomes visible when its upload is complete, and a rename would be a copy."""
@@ -111,7 +110,7 @@ class Folder:
         if self.local is not None:
             write_whole(Path(target), content, lasting)
             return
-        temporary = f"{self.path}/{TEMPORARY}{uuid.uuid4().hex}"
+        temporary = f"{self.path}/{temporary_name()}"
         self.filesystem.create_dir(self.path)
         with self.filesystem.open_output_stream(temporary) as stream:
             stream.write(content)
@@ -137,6 +136,15 @@ class Folder:
         """Removes a file, or one at a path below; nothing happens if there is none."""
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(f"{self.path}/{name}")
+
+    def remove_forsaken(self) -> None:
+        """Removes what killed processes of this machine began to write, in it and in the folders below."""
+        if self.local is None:
+            return
+        for at, _, files in os.walk(self.path):
+            for name in filter(is_forsaken, files):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(at, name))
 
     def size(self) -> int:
         """Bytes of all files in it and below."""

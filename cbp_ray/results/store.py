@@ -81,7 +81,8 @@ class Store:
         return self.curves.has(block.trial_id + SUFFIX)
 
     def tidy(self) -> None:
-        """Removes failures, checkpoints and unfinished curves all of whose runs are stored by now, in whatever blocks."""
+        """Removes failures, checkpoints and unfinished curves all of whose runs are stored by now, and half-written files."""
+        self.folder.remove_forsaken()
         stored = seeds_by_key(self.names())
         kinds = ((self.failures, FAILURE), (self.checkpoints, CHECKPOINT), (self.partial, SUFFIX), (self.live, CHECKPOINT))
         for folder, suffix in kinds:

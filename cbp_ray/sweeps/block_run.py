@@ -191,7 +191,8 @@ class BlockRun:
         self.warning = never_acted(self.block.config, self.curves)
         about = environment() | {"device": self.device, "warning": self.warning or ""} | times
         self._store(about)
-        unfinished.remove(self.store, self.block)
+        with contextlib.suppress(OSError):  # the end of the sweep removes it
+            unfinished.remove(self.store, self.block)
         self.finished = True
         return self._report(done=True)
 
@@ -213,7 +214,8 @@ class BlockRun:
             self._save()
         if not self.finished and self.metric is not None and self.points:
             # A search has perhaps stopped it: its curves are kept, although it is not complete.
-            self.store.write_partial(self.block, self.curves)
+            with contextlib.suppress(OSError):
+                self.store.write_partial(self.block, self.curves)
 
     def _task_ended(self, now: float) -> bool:
         """Whether a task has ended that a checkpoint would save."""

@@ -119,6 +119,6 @@ def live_blocks(store: Store) -> list[BlockName]:
 
 def read(store: Store, name: BlockName) -> CurveSummary | None:
     """What the file of a block says; None if there is none, or none that can be used."""
-    with contextlib.suppress(FileNotFoundError, InputError):
+    with contextlib.suppress(OSError, InputError):
         return CurveSummary.from_arrays(parse(store.live.read(f"{name}{CHECKPOINT}")))
     return None

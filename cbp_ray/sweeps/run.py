@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cbp_ray.errors import InputError, StorageError
+from cbp_ray.errors import ClusterError, InputError, StorageError
 from cbp_ray.problems import mnist_files
 from cbp_ray.results.keys import config_key
 from cbp_ray.results.store import Store
@@ -144,9 +144,11 @@ def _files_named() -> Iterator[None]:
     """Makes one line of what the operating system says of files, also where Tune has put it into an error of its own."""
     try:
         yield
+    except (InputError, ClusterError):
+        raise
     except Exception as error:
         cause = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError) or isinstance(error, InputError):
+        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError):
             raise
         raise StorageError(f"a file can't be written or read ({cause}); mend that, and run the same command again") from error
 
@@ -185,7 +187,8 @@ def _fit(
 
         settings = search_settings(plan.sweep, store, slots)
     else:
-        about: Any = {"pace": pace_of(slots)} if pace_of(slots) > 1 else {}
+        pace = pace_of(min(slots, len(plan.trials)))
+        about: Any = {"pace": pace} if pace > 1 else {}
         settings = tune.TuneConfig(
             search_alg=Listed({PACKED: pack(store, trial.block, trial.group, **about)} for trial in plan.trials),
             num_samples=len(plan.trials),

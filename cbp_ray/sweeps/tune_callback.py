@@ -1,5 +1,6 @@
 """What Ray Tune reports of trials becomes counts, events, failures on record and TensorBoard runs."""
 
+import contextlib
 import math
 import time
 from functools import cached_property
@@ -78,8 +79,9 @@ class SweepCallback(Callback):
         _, block, group, known, _ = self._about(trial)
         self._open.add(trial.trial_id)
         if self._log is not None and block.name not in self._drawn:
-            self._log.add(block, group)
-            self._drawn.add(block.name)
+            with contextlib.suppress(OSError):  # the next start of the trial tries again
+                self._log.add(block, group)
+                self._drawn.add(block.name)
         if known:
             return
         self._advance(block.trial_id, 0.0)
@@ -166,7 +168,8 @@ class SweepCallback(Callback):
         if not result["stored"]:
             if known:
                 return
-            self._log.stop(block, Stop(result["examples"], result[settings.metric]))
+            with contextlib.suppress(OSError):  # the next start of the search then makes it again
+                self._log.stop(block, Stop(result["examples"], result[settings.metric]))
             self._stop(block)
             self._totals.trials_done += 1
             self._tell("trial_stopped", block, group, examples=result["examples"])
@@ -246,9 +249,11 @@ class SweepCallback(Callback):
     def _beat(self) -> None:
         self._heartbeat.beat()
         trouble = self._heartbeat.trouble
-        if trouble is not None and not self._told_of_trouble:
+        if trouble is None:
+            self._told_of_trouble = False
+        elif not self._told_of_trouble:
             self._told_of_trouble = True
-            message = f"the storage can't be written ({trouble}); trials that end meanwhile fail, and are made again later"
+            message = f"the storage can't be written ({trouble}); trials that end meanwhile wait a minute for it and then fail"
             self._progress(Event("warning", self._totals, {"message": message}))
 
     def finish(self) -> None:

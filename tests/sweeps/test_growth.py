@@ -204,15 +204,15 @@ def test_where_many_trials_run_each_reports_less_often(tmp_path: Path, monkeypat
     monkeypatch.setattr("ray.tune.Tuner", Tuner)
     packed = []
     monkeypatch.setattr(trainable, "pack", lambda *args, **about: packed.append(args) or pack(*args, **about))
-    sweep, store = make_sweep(FEW), Store(tmp_path, "sweep")
-    plan, callback = make_plan(find_missing(sweep, store), 1), SimpleNamespace(finish=lambda: None)
-    for slots, about in ((2, {}), (2000, {"pace": 2.0})):
+    store, callback = Store(tmp_path, "sweep"), SimpleNamespace(finish=lambda: None)
+    for trials, slots, about in ((FEW, 2, {}), (FEW, 2000, {}), (2000, 2000, {"pace": 2.0})):
         packed.clear()
+        plan = make_plan(find_missing(make_sweep(trials), store), 1)
         run._fit(plan, store, slots, 0, callback)  # type: ignore[arg-type]
         found = trainable.unpack(handed["first"][PACKED])
         assert found.block == plan.trials[0].block and found.about == about
         # Each is made when its trial is: Tune's own grid copies all of itself for every point.
-        assert len(packed) == 1 and handed["settings"].num_samples == FEW
+        assert len(packed) == 1 and handed["settings"].num_samples == trials
     assert block_run.BlockRun(store, found.block, **found.about).pace == 2
 
 
