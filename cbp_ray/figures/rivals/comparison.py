@@ -159,12 +159,9 @@ class Place:
         method = self.setting.config.algorithm.model_dump(exclude={"name"}, exclude_defaults=True)
         norm = self.setting.config.network.input_norm
         own = {"step_size": self.setting.step_size, **({"input_norm": norm} if norm else {}), **method}
-        words = [
-            f"{name}={value:g}{EDGE * (name in self.chosen.at_the_edge)}"
-            if isinstance(value, float | int)
-            else f"{name}={value}"
-            for name, value in own.items()
-        ]
+        marks = dict.fromkeys(self.chosen.at_the_edge, EDGE)
+        shown = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in own.items()}
+        words = [f"{name}={value}{marks.get(name, '')}" for name, value in shown.items()]
         return {
             "activation": self.chosen.kind.activation,
             "optimizer": self.chosen.kind.optimizer,
