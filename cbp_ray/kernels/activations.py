@@ -38,8 +38,18 @@ class Activation(IntEnum):
 
 LN2 = log(2)
 LOG2_E = 1 / LN2
-NEAR = 0.9999 * LOG2_E
-"""Below this, arguments of `gate` are small for certain, however they were rounded."""
+
+
+class Nearness(IntEnum):
+    """What is known of the arguments of `gate`, which are near 0 more often than not."""
+
+    UNKNOWN = 0
+    NEAR = 1
+    NEARER = 2
+
+
+NEAR, NEARER = 0.9999 * LOG2_E, 0.22
+"""Arguments of `gate` below these are near or nearer for certain, however they were rounded."""
 # ln 2 in two parts: the first has enough trailing zeros for k·LN2_HIGH to be exact.
 LN2_HIGH_SINGLE, LN2_LOW_SINGLE = 0.693359375, -2.12194440054690583e-4
 LN2_HIGH_DOUBLE, LN2_LOW_DOUBLE = 6.93147180369123816490e-1, 1.90821492927058770002e-10
@@ -96,21 +106,23 @@ def logistic(x: Any) -> Any:
 
 
 @inlined
-def gate(x: Any, is_near: bool) -> Any:
+def gate(x: Any, nearness: int) -> Any:
     """1 / (1 + 2ˣ), the logistic function where every weight needs it; in float32 with x clamped to ±24, and good to 3e-7.
 
     The five coefficients behind the first interpolate 2ʳ at the Chebyshev points of [-1/2, 1/2]. Most weights are of little
     use, and their x is small: on [-log₂e, log₂e] an odd polynomial is as good, and no more is computed where all lie there,
-    or where the caller knows that they do (`is_near`).
+    or where the caller knows that they do. Nearer to 0, two terms of it are enough.
     """
     if not is_single(x):
         return logistic(x * -LN2)
     y = x * x
+    if nearness == Nearness.NEARER:
+        return multiply_add(x, multiply_add(y, LN2**3 / 48, -LN2 / 4), 0.5)
     near = multiply_add(y, 1.3016667e-05, -0.00032860658)
     near = multiply_add(y, near, 0.0069353459)
     near = multiply_add(y, near, -0.17328638)
     near = multiply_add(x, near, 0.5)
-    if is_near or none_greater(y, LOG2_E * LOG2_E):
+    if nearness == Nearness.NEAR or none_greater(y, LOG2_E * LOG2_E):
         return near
     z = where_greater(x, 24.0, 24.0, x)
     z = where_greater(-24.0, z, -24.0, z)

@@ -131,8 +131,10 @@ def update(
     elif choices.rule not in UPGDS:
         w = rules.sgd(w, -numbers.step_size * delta, x, choices, numbers)
     if choices.rule in UPGDS:
-        free, xi = freedom(state, scratch, row), load(scratch.noise, weight.noise)
-        w = rules.upgd(before, delta * x, w - before, free, numbers.noise * SCALE, xi, choices, numbers)
+        step = (w - before) if choices.adam else -numbers.step_size * delta * x
+        w = before if choices.adam else rules.decayed(before, choices, numbers)
+        kick, xi = -numbers.step_size * numbers.noise * SCALE, load(scratch.noise, weight.noise)
+        w = rules.upgd(w, step, kick, xi, freedom(state, scratch, row), choices)
     w = mapped(scratch, choices, numbers, weight, w)
     if choices.rule == Rule.SWR_MAGNITUDE:
         follow_weight(state, choices, numbers, row, absolute(w), fresh)

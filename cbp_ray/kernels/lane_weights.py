@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cbp_ray.kernels import lanes, rules
-from cbp_ray.kernels.activations import LOG2_E, gate
+from cbp_ray.kernels.activations import LOG2_E, Nearness, gate
 from cbp_ray.kernels.choices import REINITIALIZES, Rule
 from cbp_ray.kernels.compilation import inlined, separate
 from cbp_ray.kernels.lane_state import Total, output_bias_row, unit_rows
@@ -95,7 +95,7 @@ def follow_weight(state: Any, choices: Any, numbers: Any, row: int, utility: Any
 @inlined
 def freedom(state: Any, scratch: Any, row: int) -> Any:
     """UPGD's 1 - Ū of a weight, given what `scale_utilities` made."""
-    return gate(load(state.trace, row) * load(scratch.usefulness, 0), False)
+    return gate(load(state.trace, row) * load(scratch.usefulness, 0), Nearness.UNKNOWN)
 
 
 @inlined

@@ -50,9 +50,9 @@ class State(NamedTuple):
     """Everything that a run remembers. Flat arrays, see the module's docstring; "unit" means by unit."""
 
     weights: Array
-    """The weights divided by their layer's `scale`."""
+    """The weights divided by their layer's `scale`; of L2-Init with SGD, their distances from `initial` divided by it."""
     scale: Array
-    """[layers] float64: with SGD, weight decay shrinks this number instead of every weight."""
+    """[layers] float64: with SGD, weight decay and L2-Init shrink this number instead of every weight."""
     first: Array
     second: Array
     """Adam's moments of the weights (one place if there is no Adam)."""

@@ -32,6 +32,7 @@ from cbp_ray.kernels.mlp_norm import layer_gradient, normalize, normalize_inputs
 from cbp_ray.kernels.mlp_reinitialization import reinitialize
 from cbp_ray.kernels.mlp_replacement import generate_and_test, measure, needs_incoming, needs_outgoing
 from cbp_ray.kernels.mlp_resets import reset_units
+from cbp_ray.kernels.mlp_scale import decay, keeps_distances, whole
 from cbp_ray.kernels.mlp_state import ROWS, Total
 from cbp_ray.kernels.mlp_weights import (
     clip,
@@ -39,15 +40,10 @@ from cbp_ray.kernels.mlp_weights import (
     follow_magnitudes,
     follow_network,
     perturb,
-    pull,
-    pull_inputs,
     upgd_rows,
 )
 from cbp_ray.kernels.noise import make_keys_of_run
 from cbp_ray.kernels.vectors import VECTOR, four_sums, load_at, prefetch, store_at, total
-
-SMALLEST_SCALE = 1 / 16
-"""Below this, a layer's `scale` goes back into its weights."""
 
 FAR = 1 << 18
 """A layer with more weights does not stay in the second-level cache, so its rows are fetched ahead."""
@@ -73,7 +69,7 @@ def fill_up(layout: Any, scratch: Any, level: int, count: int) -> None:
 @inlined
 def reads_all_inputs(choices: Any) -> Any:
     """Whether a pass over all rows of the first layer needs every input, and not only those that are not 0."""
-    reads = choices.adam or choices.rule == Rule.L2_INIT or choices.rule == Rule.SWR_GRADIENT or choices.rule in UPGDS
+    reads = choices.adam or choices.rule == Rule.SWR_GRADIENT or choices.rule in UPGDS
     return reads or choices.input_norm
 
 
@@ -127,7 +123,7 @@ def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) ->
     """Writes z = Wᵀh + b of a layer into `scratch.h`."""
     z, stride, first = layout.unit[layer + 1], layout.stride[layer], layout.weight[layer]
     start = layout.first_active[layer]
-    w, h = state.weights, scratch.h
+    w, h, scale = state.weights, scratch.h, state.scale[layer]
     far = layout.size[layer] * stride > FAR
     for k in range(0, stride, VECTOR):
         bias = load_at(state.bias, z + k)
@@ -144,11 +140,12 @@ def sum_rows(state: Any, layout: Any, scratch: Any, choices: Any, layer: int) ->
             if far:
                 prefetch_rows(state, layout, scratch, layer, k + ROWS, begin, end)
             for i in range(begin, end, VECTOR):
-                left = multiply_add(load_at(w, a + i), x_a, load_at(w, b + i) * x_b)
-                right = multiply_add(load_at(w, c + i), x_c, load_at(w, d + i) * x_d)
+                w_a, w_b, w_c, w_d = load_at(w, a + i), load_at(w, b + i), load_at(w, c + i), load_at(w, d + i)
+                w_a, w_b = whole(state, choices, a + i, w_a, scale), whole(state, choices, b + i, w_b, scale)
+                w_c, w_d = whole(state, choices, c + i, w_c, scale), whole(state, choices, d + i, w_d, scale)
+                left, right = multiply_add(w_a, x_a, w_b * x_b), multiply_add(w_c, x_c, w_d * x_d)
                 store_at(h, z + i, load_at(h, z + i) + (left + right))
     if choices.decays:
-        scale = state.scale[layer]
         for k in range(0, stride, VECTOR):
             store_at(h, z + k, multiply_add(scale, load_at(h, z + k), load_at(state.bias, z + k)))
 
@@ -228,20 +225,12 @@ def clear_delta(layout: Any, scratch: Any, level: int) -> None:
 
 
 @inlined
-def decay(state: Any, layout: Any, choices: Any, numbers: Any, layer: int) -> None:
-    """Shrinks all weights of a layer by 1 - αλ: their common scale. Once in a while the weights take up the scale."""
-    if state.scale[layer] < SMALLEST_SCALE:
-        for k in range(layout.weight[layer], layout.weight[layer + 1], VECTOR):
-            store_at(state.weights, k, load_at(state.weights, k) * state.scale[layer])
-        state.scale[layer] = 1.0
-        if choices.replaces:
-            measure(state, layout, layer)
-    state.scale[layer] *= 1 - numbers.step_size * numbers.weight_decay
-
-
-@inlined
-def sgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, back: bool, hidden: bool) -> None:
+def sgd_rows(
+    state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, bound: float, layer: int, back: bool, hidden: bool
+) -> None:
     """SGD on a layer's weights, and the gradient by its inputs from the weights before it.
+
+    Where weights are clipped, to ±`bound`, all that don't move lie within it already.
 
     `back` (not the first layer) and `hidden` (not the last) are constants where this is called, so that the inner loop has no
     branches.
@@ -252,11 +241,10 @@ def sgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, 
     sums_in = needs_incoming(choices) and hidden
     sums_out = needs_outgoing(choices) and back
     rate, scale = numbers.step_size, 1.0
-    if choices.decays:
-        decay(state, layout, choices, numbers, layer)
+    if choices.decays or keeps_distances(choices):
+        scale = decay(state, layout, choices, numbers, layer)
         rate = numbers.step_size / state.scale[layer]
-        scale = state.scale[layer] / (1 - numbers.step_size * numbers.weight_decay)
-    zero = spread(0.0, load_at(delta, above))
+    zero = count = spread(0.0, load_at(delta, above))
     far = layout.size[layer] * stride > FAR
     # Backwards: what the forward pass has read last is still in the cache.
     for k in range(scratch.active_count[layer] - ROWS, -1, -ROWS):
@@ -275,10 +263,18 @@ def sgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, 
                 g = load_at(delta, above + i)
                 w_a, w_b, w_c, w_d = load_at(w, a + i), load_at(w, b + i), load_at(w, c + i), load_at(w, d + i)
                 if back:
-                    dot_a, dot_b = multiply_add(w_a, g, dot_a), multiply_add(w_b, g, dot_b)
-                    dot_c, dot_d = multiply_add(w_c, g, dot_c), multiply_add(w_d, g, dot_d)
+                    v_a, v_b = whole(state, choices, a + i, w_a, scale), whole(state, choices, b + i, w_b, scale)
+                    v_c, v_d = whole(state, choices, c + i, w_c, scale), whole(state, choices, d + i, w_d, scale)
+                    dot_a, dot_b = multiply_add(v_a, g, dot_a), multiply_add(v_b, g, dot_b)
+                    dot_c, dot_d = multiply_add(v_c, g, dot_c), multiply_add(v_d, g, dot_d)
                 n_a, n_b = multiply_add(s_a, g, w_a), multiply_add(s_b, g, w_b)
                 n_c, n_d = multiply_add(s_c, g, w_c), multiply_add(s_d, g, w_d)
+                if choices.rule == Rule.CLIP:
+                    n_a, c_a = rules.clipped(n_a, bound)
+                    n_b, c_b = rules.clipped(n_b, bound)
+                    n_c, c_c = rules.clipped(n_c, bound)
+                    n_d, c_d = rules.clipped(n_d, bound)
+                    count = count + ((c_a + c_b) + (c_c + c_d))
                 store_at(w, a + i, n_a)
                 store_at(w, b + i, n_b)
                 store_at(w, c + i, n_c)
@@ -307,6 +303,8 @@ def sgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, 
                 state.outgoing[below + j_c] = m_c
             if j_d < n:
                 state.outgoing[below + j_d] = m_d
+    if choices.rule == Rule.CLIP:
+        state.totals[Total.REPLACED] += total(count)
 
 
 @inlined
@@ -371,7 +369,7 @@ def backward(state: Any, layout: Any, scratch: Any, choices: Any) -> None:
             dot = spread(0.0, load_at(scratch.delta, above))
             for i in range(0, stride, VECTOR):
                 dot = multiply_add(load_at(state.weights, first + j * stride + i), load_at(scratch.delta, above + i), dot)
-            store_delta(layout, scratch, choices, below, layer, j, total(dot), 1.0)
+            store_delta(layout, scratch, choices, below, layer, j, total(dot), state.scale[layer])
     if choices.layer_norm:
         layer_gradient(state, layout, scratch, 1)
 
@@ -435,24 +433,23 @@ def specialised_classifier(constant: Choices | None) -> Callable[..., None]:
                 learn_level(state, layout, scratch, choices, numbers, bounds, layer + 1, fresh)
                 if layer > 0 and choices.activation == Activation.RELU and choices.rule not in UPGDS:
                     clear_delta(layout, scratch, layer)
-                if choices.rule == Rule.L2_INIT and not choices.adam and layer == 0:
-                    pull_inputs(state, layout, numbers)
                 if choices.rule == Rule.SWR_GRADIENT and followed:
                     follow_gradients(state, layout, scratch, numbers, layer, fresh)
+                bound = bounds[layer] * (numbers.clip if layer < layers - 1 else numbers.clip_out)
                 if choices.rule in UPGDS:
+                    if choices.decays and not choices.adam:
+                        decay(state, layout, choices, numbers, layer)
                     upgd_rows(state, layout, scratch, choices, numbers, layer)
                 elif choices.adam:
                     adam_rows(state, layout, scratch, choices, numbers, layer)
                 elif layer == 0:
-                    sgd_rows(state, layout, scratch, choices, numbers, layer, False, True)
+                    sgd_rows(state, layout, scratch, choices, numbers, bound, layer, False, True)
                 elif layer == layers - 1:
-                    sgd_rows(state, layout, scratch, choices, numbers, layer, True, False)
+                    sgd_rows(state, layout, scratch, choices, numbers, bound, layer, True, False)
                 else:
-                    sgd_rows(state, layout, scratch, choices, numbers, layer, True, True)
-                if choices.rule == Rule.L2_INIT and not choices.adam and layer > 0:
-                    pull(state, layout, scratch, numbers, layer)
-                if choices.rule == Rule.CLIP:
-                    clip(state, layout, bounds[layer] * (numbers.clip if layer < layers - 1 else numbers.clip_out), layer)
+                    sgd_rows(state, layout, scratch, choices, numbers, bound, layer, True, True)
+                if choices.rule == Rule.CLIP and (choices.adam or step == 1):
+                    clip(state, layout, bound, layer)
                 if choices.rule in PERTURBS and choices.rule not in UPGDS:
                     perturb(state, layout, scratch, choices, numbers, bounds, layer)
                 if choices.rule == Rule.SWR_MAGNITUDE and followed:

@@ -6,7 +6,7 @@ Gradient steps skip what is zero, as in Backprop; what a rival does to every wei
 from typing import Any, NamedTuple
 
 from cbp_ray.kernels import rules
-from cbp_ray.kernels.activations import LOG2_E, NEAR, gate
+from cbp_ray.kernels.activations import LOG2_E, NEAR, NEARER, Nearness, gate
 from cbp_ray.kernels.choices import UPGDS, Rule
 from cbp_ray.kernels.compilation import inlined
 from cbp_ray.kernels.lanes import absolute, multiply_add, spread, where_greater
@@ -16,8 +16,6 @@ from cbp_ray.kernels.vectors import VECTOR, largest_of, load_at, store_at, total
 
 SMALLEST_TRACE = 2.0**-20
 """Below this, `trace_scale` goes back into the traces."""
-SMALLEST_USEFULNESS = 1e-30
-"""Below this, UPGD's gates are all 1/2."""
 
 
 class ByUnit(NamedTuple):
@@ -35,28 +33,6 @@ class ByUnit(NamedTuple):
     """Place of their first."""
     bound: float
     """Where they are clipped."""
-
-
-@inlined
-def pull_inputs(state: Any, layout: Any, numbers: Any) -> None:
-    """L2-Init before SGD's step of the first layer, through which no gradient goes back: -αλ (w - w₀)."""
-    rate = numbers.step_size * numbers.strength
-    for k in range(layout.weight[0], layout.weight[0] + layout.size[0] * layout.stride[0], VECTOR):
-        w = load_at(state.weights, k)
-        store_at(state.weights, k, multiply_add(-rate, w - load_at(state.initial, k), w))
-
-
-@inlined
-def pull(state: Any, layout: Any, scratch: Any, numbers: Any, layer: int) -> None:
-    """L2-Init after SGD's step of a layer: -αλ (w - w₀), where w is the weight before the step, w + α δ x by now."""
-    stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
-    rate = numbers.step_size * numbers.strength
-    for j in range(layout.size[layer]):
-        row, x = first + j * stride, numbers.step_size * scratch.h[below + j]
-        for i in range(0, stride, VECTOR):
-            w = load_at(state.weights, row + i)
-            before = multiply_add(load_at(scratch.delta, above + i), x, w)
-            store_at(state.weights, row + i, multiply_add(-rate, before - load_at(state.initial, row + i), w))
 
 
 @inlined
@@ -176,11 +152,11 @@ def follow_network(state: Any, layout: Any, scratch: Any, choices: Any, numbers:
     rate, last = -(1 - numbers.trace_decay) / state.trace_scale[0], len(layout.stride)
     for layer in range(last):
         stride, first, below, above = layout.stride[layer], layout.weight[layer], layout.unit[layer], layout.unit[layer + 1]
-        start = layout.first_active[layer]
+        start, by_weight = layout.first_active[layer], rate * state.scale[layer]
         for place in range(start, start + scratch.active_count[layer]):
             j = scratch.active[place]
             if j < layout.size[layer]:
-                row, x, best, size = first + j * stride, rate * scratch.active_outputs[place], zero, zero
+                row, x, best, size = first + j * stride, by_weight * scratch.active_outputs[place], zero, zero
                 for i in range(0, stride, VECTOR):
                     now = follow_useful(state.trace, state.weights, row + i, x * load_at(scratch.delta, above + i))
                     best, size = larger(now, best), larger(absolute(now), size)
@@ -203,47 +179,42 @@ def follow_network(state: Any, layout: Any, scratch: Any, choices: Any, numbers:
 
 
 @inlined
-def upgd(
-    w: Any, g: Any, free: Any, sigma: Any, xi: Any, m: Any, v: Any, scale_1: Any, scale_2: Any, choices: Any, numbers: Any
-) -> Any:
-    """UPGD's step of weights with gradients g, given 1 - Ū and noise σ ξ. Returns the new w, m and v."""
-    change = w
-    if choices.adam:
-        new, m, v = rules.adam(w, m, v, g, scale_1, scale_2, choices, numbers)
-        change = new - w
-    return rules.upgd(w, g, change, free, sigma, xi, choices, numbers), m, v
-
-
-@inlined
 def upgd_rows(state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int) -> None:
-    """UPGD's step of a layer's weights, four rows at a time, because they share their hashes."""
+    """UPGD's step of a layer's weights, four rows at a time, because they share their hashes.
+
+    With SGD, weight decay shrinks the layer's scale.
+    """
     n, below = layout.size[layer], layout.unit[layer]
-    near = NEAR / max(scratch.usefulness[0], SMALLEST_USEFULNESS)
     for k in range(groups_of(n)):
         rows, largest = min(GROUP, n - GROUP * k), 0.0
         for j in range(GROUP * k, GROUP * k + rows):
             largest = max(largest, state.row_size[below + j])
-        if largest < near:
-            upgd_group(state, layout, scratch, choices, numbers, layer, k, rows, True)
+        largest *= scratch.usefulness[0]
+        if largest < NEARER:
+            upgd_group(state, layout, scratch, choices, numbers, layer, k, rows, Nearness.NEARER)
+        elif largest < NEAR:
+            upgd_group(state, layout, scratch, choices, numbers, layer, k, rows, Nearness.NEAR)
         else:
-            upgd_group(state, layout, scratch, choices, numbers, layer, k, rows, False)
+            upgd_group(state, layout, scratch, choices, numbers, layer, k, rows, Nearness.UNKNOWN)
 
 
 @inlined
 def upgd_group(
-    state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, k: int, rows: int, is_near: bool
+    state: Any, layout: Any, scratch: Any, choices: Any, numbers: Any, layer: int, k: int, rows: int, nearness: int
 ) -> None:
-    """UPGD's step of up to four rows; `is_near` says that all their gates are near 1/2, see `gate`."""
+    """UPGD's step of up to four rows, of whose gates `nearness` is known."""
     stride, n, above = layout.stride[layer], layout.size[layer], layout.unit[layer + 1]
-    groups, number, size = groups_of(n), layout.group[layer] + k, numbers.noise * SCALE
+    groups, number, rate = groups_of(n), layout.group[layer] + k, -numbers.step_size / state.scale[layer]
     unit, row = layout.unit[layer] + GROUP * k, layout.weight[layer] + GROUP * k * stride
     usefulness = spread(scratch.usefulness[0], load_at(scratch.delta, above))
     # What lies behind a level's last unit is not used.
     x_a, x_b, x_c, x_d = scratch.h[unit], scratch.h[unit + 1], scratch.h[unit + 2], scratch.h[unit + 3]
+    factor = 1.0 if choices.adam else rate
+    x_a, x_b, x_c, x_d = factor * x_a, factor * x_b, factor * x_c, factor * x_d
     for i in range(0, stride, VECTOR):
-        delta, sigma = load_at(scratch.delta, above + i), size * load_at(scratch.columns, above + i)
-        common = state, scratch, choices, numbers, usefulness, sigma, is_near
-        a, b, c, d = four_noises_at(scratch.keys, number + i * groups, groups, sigma)
+        delta, kick = load_at(scratch.delta, above + i), rate * numbers.noise * SCALE * load_at(scratch.columns, above + i)
+        common = state, scratch, choices, numbers, usefulness, kick, nearness
+        a, b, c, d = four_noises_at(scratch.keys, number + i * groups, groups, kick)
         upgd_place(common, row + i, unit, above + i, delta * x_a, a)
         if rows > 1:
             upgd_place(common, row + stride + i, unit + 1, above + i, delta * x_b, b)
@@ -254,22 +225,20 @@ def upgd_group(
 
 
 @inlined
-def upgd_place(common: Any, k: int, unit: int, column: int, g: Any, xi: Any) -> None:
-    """UPGD's step of the weights at k, from a unit to the units at `column`, with gradients g."""
-    state, scratch, choices, numbers, usefulness, sigma, is_near = common
-    w, free = load_at(state.weights, k), gate(load_at(state.trace, k) * usefulness, is_near)
-    m = v = scale_1 = scale_2 = w
+def upgd_place(common: Any, k: int, unit: int, column: int, step: Any, xi: Any) -> None:
+    """UPGD's step of the weights at k, from a unit to the units at `column`; `step` is SGD's own, or the gradient for Adam."""
+    state, scratch, choices, numbers, usefulness, kick, nearness = common
+    w, free = load_at(state.weights, k), gate(load_at(state.trace, k) * usefulness, nearness)
     if choices.adam:
-        m, v = load_at(state.first, k), load_at(state.second, k)
         column_1, column_2 = load_at(scratch.inverse_1, column), load_at(scratch.inverse_2, column)
         row_1, row_2 = scratch.inverse_1[unit], scratch.inverse_2[unit]
         scale_1 = where_greater(column_1, row_1, column_1, row_1)
         scale_2 = where_greater(column_2, row_2, column_2, row_2)
-    w, m, v = upgd(w, g, free, sigma, xi, m, v, scale_1, scale_2, choices, numbers)
-    store_at(state.weights, k, w)
-    if choices.adam:
+        new, m, v = rules.adam(w, load_at(state.first, k), load_at(state.second, k), step, scale_1, scale_2, choices, numbers)
         store_at(state.first, k, m)
         store_at(state.second, k, v)
+        step = new - w
+    store_at(state.weights, k, rules.upgd(w, step, kick, xi, free, choices))
 
 
 @inlined
@@ -284,15 +253,17 @@ def step_by_unit(own: Any, state: Any, scratch: Any, choices: Any, numbers: Any,
     if choices.adam:
         m, v = load_at(own.first, k), load_at(own.second, k)
         scale_1, scale_2 = load_at(scratch.inverse_1, k), load_at(scratch.inverse_2, k)
-    columns = load_at(scratch.columns, k)
-    if choices.rule in UPGDS:
-        xi, sigma = four_noises_at(scratch.keys, own.number + k - own.start, 1, w)[0], numbers.noise * SCALE * columns
-        free = gate(load_at(own.trace, k) * spread(scratch.usefulness[0], w), False)
-        w, m, v = upgd(w, gradient, free, sigma, xi, m, v, scale_1, scale_2, choices, numbers)
-    elif choices.adam:
+    columns, before = load_at(scratch.columns, k), w
+    if choices.adam:
         w, m, v = rules.adam(w, m, v, gradient, scale_1, scale_2, choices, numbers)
-    else:
+    elif choices.rule not in UPGDS:
         w = rules.sgd(w, -numbers.step_size, gradient, choices, numbers)
+    if choices.rule in UPGDS:
+        xi, kick = four_noises_at(scratch.keys, own.number + k - own.start, 1, w)[0], -numbers.step_size * numbers.noise * SCALE
+        free = gate(load_at(own.trace, k) * spread(scratch.usefulness[0], w), Nearness.UNKNOWN)
+        step = (w - before) if choices.adam else -numbers.step_size * gradient
+        w = before if choices.adam else rules.decayed(before, choices, numbers)
+        w = rules.upgd(w, step, kick * columns, xi, free, choices)
     if choices.rule == Rule.PERTURB or choices.rule == Rule.PERTURB_GRADIENT:
         size = numbers.noise * SCALE
         if choices.rule == Rule.PERTURB_GRADIENT:

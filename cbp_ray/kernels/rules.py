@@ -32,9 +32,13 @@ def sgd(w: Any, factor: Any, x: Any, choices: Any, numbers: Any) -> Any:
 
     How the caller splits that product decides the rounding: `factor` is rounded before the fused multiply-add.
     """
-    if choices.decays:
-        w = w * (1 - numbers.step_size * numbers.weight_decay)
-    return multiply_add(factor, x, w)
+    return multiply_add(factor, x, decayed(w, choices, numbers))
+
+
+@inlined
+def decayed(w: Any, choices: Any, numbers: Any) -> Any:
+    """Parameters after the weight decay of one step of SGD: (1 - αλ) w."""
+    return w * (1 - numbers.step_size * numbers.weight_decay) if choices.decays else w
 
 
 @inlined
@@ -130,15 +134,13 @@ def clipped(w: Any, bound: float) -> Any:
 
 
 @inlined
-def upgd(w: Any, g: Any, change: Any, free: Any, sigma: Any, xi: Any, choices: Any, numbers: Any) -> Any:
-    """UPGD's new w, given 1 - Ū and noise σ ξ; `change` is Adam's own, and with SGD it does not count."""
+def upgd(w: Any, step: Any, kick: Any, xi: Any, free: Any, choices: Any) -> Any:
+    """UPGD's new w, given (1 - αλ) w, the optimizer's own step, `kick` = -α σ, and `free` = 1 - Ū, which Adam takes twice."""
     if choices.adam:
-        kick = numbers.step_size * sigma * xi
-        if choices.rule == Rule.UPGD:
-            return multiply_add(2.0 * free, change - kick, w)
-        return multiply_add(-2.0 * free, kick, w + change)
-    direction = multiply_add(sigma, xi, g) * free if choices.rule == Rule.UPGD else multiply_add(sigma * xi, free, g)
-    return sgd(w, -numbers.step_size, direction, choices, numbers)
+        free = 2.0 * free
+    if choices.rule == Rule.UPGD:
+        return multiply_add(multiply_add(kick, xi, step), free, w)
+    return multiply_add(kick * xi, free, w + step)
 
 
 @inlined

@@ -10,7 +10,7 @@ from numba import njit
 
 from cbp_ray.algorithm.weights.noise import Noise
 from cbp_ray.kernels import bit_stream, compilation, noise
-from cbp_ray.kernels.activations import NEAR, Activation, activate, exp_minus_one, gate
+from cbp_ray.kernels.activations import NEAR, NEARER, Activation, Nearness, activate, exp_minus_one, gate
 from cbp_ray.kernels.lanes import (
     WIDTH,
     aligned_flat,
@@ -44,9 +44,9 @@ def apply_exp(x, y):
 
 
 @njit
-def apply_gate(x, y, is_near):
+def apply_gate(x, y, nearness):
     for row in range(x.shape[0]):
-        store(y, row, gate(load(x, row), is_near))
+        store(y, row, gate(load(x, row), nearness))
 
 
 @njit
@@ -86,20 +86,17 @@ def references(x):
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [(np.float32, 3e-7), (np.float64, 3e-16)])
-def test_largest_error_of_the_gate(dtype, largest):
-    """Also where float32 clamps, at 2^±24."""
-    x = grid(dtype, -40.0, 40.0)
+@pytest.mark.parametrize(
+    ("nearness", "end"),
+    [(Nearness.UNKNOWN, 40.0), (Nearness.NEAR, NEAR), (Nearness.NEARER, NEARER)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_largest_error_of_the_gate(nearness, end, dtype, largest):
+    """Also where float32 clamps, at 2^±24, and where the caller knows that all arguments are small."""
+    x = grid(dtype, -end, end, rows=20_000 if nearness == Nearness.UNKNOWN else 1_000)
     y = np.empty_like(x)
-    apply_gate(x, y, False)
+    apply_gate(x, y, int(nearness))
     assert float(np.abs(y - 1 / (1 + np.exp2(x.astype(np.longdouble)))).max()) <= largest
-
-
-def test_the_gate_of_small_arguments_is_the_same_where_the_caller_knows_that_they_are_small():
-    x = grid(np.float32, -NEAR, NEAR, rows=1_000)
-    known, found = np.empty_like(x), np.empty_like(x)
-    apply_gate(x, known, True)
-    apply_gate(x, found, False)
-    np.testing.assert_array_equal(known, found)
 
 
 @pytest.mark.parametrize("has_products", [True, False])

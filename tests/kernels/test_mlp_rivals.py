@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from long_tests import first
-from mnist_help import make_config, small_images
+from mnist_help import general_engine, make_config, small_images
 from test_lane_rivals import CASES, COUNTED, OFF, RIVALS
 
 from cbp_ray.experiments import OnlineConfig
@@ -42,6 +42,26 @@ def test_kernel_equals_torch(rival: str, optimizer: str, layer_norm: bool) -> No
         for name in ref:
             np.testing.assert_allclose(comp[name][0], ref[name], rtol=1e-8, atol=1e-14, err_msg=name)
     assert acted >= 5 or config.algorithm.name not in COUNTED
+
+
+EDGES: dict[str, dict[str, Any]] = {
+    "initial weights beyond the bound": {"name": "clipping", "factor": 0.4},
+    "half of the distance goes in a step": {"name": "l2_init", "strength": 0.5 / 0.03},
+    "all of the distance goes in a step": {"name": "l2_init", "strength": 1 / 0.03},
+    "half of the weight goes in a step": {"name": "l2", "weight_decay": 0.5 / 0.03},
+    "all of the weight goes in a step": {"name": "l2", "weight_decay": 1 / 0.03},
+    "most of the weight, and noise": {"name": "upgd", "noise": 0.3, "decay_rate": 0.9, "weight_decay": 0.9 / 0.03},
+}
+"""Where what is kept of weights is not the weights themselves, or rows whose input is 0 must move all the same."""
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_kernel_equals_torch_also_at_the_edge(edge: str) -> None:
+    config = config_of(EDGES[edge])
+    torch, kernel = MnistRun(config, 5, small_images()), general_engine(config, [5])
+    ref, comp = torch.advance(150), kernel.advance(150)
+    for name in ref:
+        np.testing.assert_allclose(comp[name][0], ref[name], rtol=1e-8, atol=1e-14, err_msg=name)
 
 
 @pytest.mark.parametrize("rival", first(2, OFF))

@@ -15,7 +15,18 @@ from cbp_ray.experiments.engines.engine import Arrays, Engine, Metrics, all_part
 from cbp_ray.experiments.engines.kernel_settings import kernel_settings
 from cbp_ray.initial_weights import bound, initial_weights
 from cbp_ray.kernels.choices import Rule, Tester
-from cbp_ray.kernels.mlp_state import State, Stream, Total, make_layout, make_stream, matrix, new_scratch, new_state, of_level
+from cbp_ray.kernels.mlp_scale import keeps_distances
+from cbp_ray.kernels.mlp_state import (
+    State,
+    Stream,
+    Total,
+    make_layout,
+    make_stream,
+    matrix,
+    new_scratch,
+    new_state,
+    of_level,
+)
 from cbp_ray.kernels.mlp_step import specialised_classifier
 from cbp_ray.problems.mnist_files import Images, load
 from cbp_ray.problems.permuted_mnist import HELD_EXAMPLES, WHITE, PermutedMnistConfig
@@ -121,11 +132,14 @@ class MlpRun:
             matrix(state.weights, self.layout, layer)[...] = drawn.T
         if self.choices.rule == Rule.L2_INIT:
             state.initial[...] = state.weights
+        if keeps_distances(self.choices):
+            state.weights[...] = 0
         return state
 
     def weights(self, layer: int) -> NDArray[Any]:
         """[inputs, outputs] of a weight layer, as they are."""
-        return np.asarray(matrix(self.state.weights, self.layout, layer) * self.dtype.type(self.state.scale[layer]))
+        kept = matrix(self.state.weights, self.layout, layer) * self.dtype.type(self.state.scale[layer])
+        return np.asarray(kept + matrix(self.state.initial, self.layout, layer) if keeps_distances(self.choices) else kept)
 
     def learn(self, examples: int) -> None:
         """Learns from the next examples and counts in `state.totals`."""
