@@ -9,6 +9,7 @@ CPU seconds and bytes are those of each process, so that other work on the machi
 are what they are. A run of the kernel takes a few ms here and a node's trial sleeps, so that nearly all is what a sweep adds.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -124,7 +125,15 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:,.2f}"
 
 
+def _point(argument: str) -> tuple[str, int]:
+    part, _, size = argument.partition("-")
+    if part not in PARTS or not size.isdecimal() or int(size) == 0:
+        raise argparse.ArgumentTypeError(f"{argument!r} is no point; write a part ({', '.join(PARTS)}) and a size: trials-10")
+    return part, int(size)
+
+
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        name, _, count = argument.partition("-")
-        print(json.dumps({argument: measure(name, int(count))}))
+    parser = argparse.ArgumentParser(description="Some points of the benchmark alone.")
+    parser.add_argument("points", nargs="+", type=_point, metavar="PART-SIZE", help=f"part: {', '.join(PARTS)}")
+    for part, size in parser.parse_args().points:
+        print(json.dumps({f"{part}-{size}": measure(part, size)}))

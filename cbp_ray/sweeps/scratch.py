@@ -5,12 +5,15 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 PREFIX, LOCK = "cbp-ray-tune-", "lock"
+NEW = 60.0
+"""Seconds in which a folder is left alone: its owner may not have locked it yet."""
 
 
 @contextlib.contextmanager
@@ -27,7 +30,7 @@ def _remove_forsaken() -> None:
         # What is not there any more was removed by another process at the same moment.
         with contextlib.suppress(OSError, Timeout):
             about = folder.lstat()
-            # Without a lock it may be so new that it has none yet.
-            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and (folder / LOCK).exists():
+            is_new = time.time() - about.st_ctime < NEW
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not is_new:
                 with FileLock(folder / LOCK, blocking=False):
                     shutil.rmtree(folder, ignore_errors=True)
