@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import time
 from inspect import signature
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS, NUM_MODULE_STEPS_TRAINED_LIFETIME
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
@@ -29,8 +31,12 @@ from rllib_ext.learners.topology import treatable_layers
 LOGGER = logging.getLogger(__name__)
 
 CALL = ".continual_backprop(replacement_rate=1e-4, maturity_threshold=100)"
-WITHOUT_UPDATE = "num_iterations_without_update"
-"""Name of a result: iterations so far in which nothing was learned because nothing was sampled."""
+WITHOUT_UPDATE = "num_steps_without_update"
+"""Name of a result: training steps so far in which nothing was learned because nothing was sampled."""
+TRIES = 10
+"""Training steps in a row that may sample nothing."""
+RESTART_SECONDS = 60.0
+"""How long a training step waits for a new runner while none is alive."""
 DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in signature(GenerateAndTest).parameters.items()}
 """What `GenerateAndTest` takes for what it is not told."""
 
@@ -256,22 +262,36 @@ def _check_settings(settings: dict[str, Any]) -> None:
 
 
 class ContinualPPO(GlobalStepAlgorithm, PPO):
-    """PPO that notices when an iteration made no update."""
+    """PPO whose iterations all learn: one in which every runner died waits for new ones, and samples again."""
+
+    missed = 0
+    """Training steps in a row, up to now, that sampled nothing."""
 
     @classmethod
     def get_default_config(cls) -> "ContinualPPOConfig":
         return ContinualPPOConfig()
 
+    def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
+        restored: list[int] = super().restore_env_runners(env_runner_group)
+        deadline = time.monotonic() + RESTART_SECONDS
+        samples = env_runner_group is self.env_runner_group and env_runner_group.num_remote_env_runners() > 0
+        while samples and not env_runner_group.num_healthy_remote_workers():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+            restored += super().restore_env_runners(env_runner_group)
+        return restored
+
     def training_step(self) -> None:
         before = self._steps_trained()
         super().training_step()
-        missed = self._steps_trained() == before
-        self.metrics.log_value(WITHOUT_UPDATE, int(missed), reduce="lifetime_sum")
-        if missed:
-            LOGGER.warning(
-                "an iteration ended without an update: no environment runner returned an episode; see the errors of the "
-                f"runners above, and {WITHOUT_UPDATE} in the results"
-            )
+        self.missed = self.missed + 1 if self._steps_trained() == before else 0
+        self.metrics.log_value(WITHOUT_UPDATE, int(self.missed > 0), reduce="lifetime_sum")
+        if self.missed:
+            said = "no environment runner returned an episode; see the errors of the runners above"
+            if self.missed == TRIES:
+                raise RuntimeError(f"{TRIES} times in a row, {said}")
+            LOGGER.warning(f"nothing was learned, and it is tried again: {said}")
 
     def _steps_trained(self) -> Any:
         return self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
@@ -309,6 +329,8 @@ class ContinualPPOConfig(ContinualBackpropConfigMixin, PPOConfig):
         super().__init__(algo_class=algo_class or ContinualPPO)
         self.training(lr=1e-4, **ppo_settings(PAPER), use_kl_loss=False, kl_coeff=0.0, entropy_coeff=0.0)
         self.training(vf_clip_param=float("inf"), vf_loss_coeff=1.0, grad_clip=None)
+        # An iteration has at least one training step that sampled something.
+        self.reporting(min_sample_timesteps_per_iteration=1)
 
     def get_default_learner_class(self) -> Any:
         from rllib_ext.learners.ppo import ContinualPPOTorchLearner

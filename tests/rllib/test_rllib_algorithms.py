@@ -22,7 +22,7 @@ from cbp_ray.sweeps import cluster
 from rllib_ext import ContinualPPOConfig
 from rllib_ext.algorithms import ContinualAPPOConfig, ContinualDQNConfig, ContinualIMPALAConfig, ContinualSACConfig
 from rllib_ext.ant.episode_returns import finished_episodes
-from rllib_ext.config import WITHOUT_UPDATE
+from rllib_ext.config import TRIES, WITHOUT_UPDATE
 from rllib_ext.learners.mixin import RESULTS
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(500)]
@@ -196,16 +196,25 @@ def test_training_goes_on_when_an_environment_runner_dies(tmp_path: Path) -> Non
     assert results[-1][WITHOUT_UPDATE] == 0
 
 
-def test_an_iteration_that_samples_nothing_is_noticed(
+def test_an_iteration_that_samples_nothing_is_tried_again_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    algorithm = small(config()).env_runners(num_env_runners=0).build_algo()
+    algorithm, sample, empty = small(config()).env_runners(num_env_runners=0).build_algo(), ppo.synchronous_parallel_sample, [3]
+
+    def samples_nothing_at_first(**kwargs: Any) -> Any:
+        empty[0] -= 1
+        return ([], []) if empty[0] >= 0 else sample(**kwargs)
+
     try:
         algorithm.train()
-        monkeypatch.setattr(ppo, "synchronous_parallel_sample", lambda **_: ([], []))
-        algorithm.training_step()
-        assert "without an update" in caplog.text
-        assert algorithm.metrics.peek(WITHOUT_UPDATE) == 1
+        monkeypatch.setattr(ppo, "synchronous_parallel_sample", samples_nothing_at_first)
+        result = algorithm.train()
+        assert "tried again" in caplog.text
+        assert result[WITHOUT_UPDATE] == 3
+        assert (result["training_iteration"], result["env_runners"]["num_env_steps_sampled_lifetime"]) == (2, 2 * 64)
+        empty[0] = TRIES
+        with pytest.raises(RuntimeError, match="no environment runner"):
+            algorithm.train()
     finally:
         algorithm.stop()
 
