@@ -31,6 +31,17 @@ def is_forsaken(name: str) -> bool:
     return False
 
 
+def sync_folder(folder: Path) -> None:
+    """Waits until the disk has the names of a folder's files."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # a file system that has no such thing
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(path: Path, content: bytes, lasting: bool = True) -> None:
     """Writes a file, and its folder if there is none; whatever happens, there is either the old file or the whole new one.
 
@@ -48,6 +59,8 @@ def write_whole(path: Path, content: bytes, lasting: bool = True) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
         os.replace(temporary, path)
+        if lasting:
+            sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -290,11 +290,20 @@ def train(options: argparse.Namespace) -> int:
         return 1
     last: dict[str, Any] = results[0].metrics or {}
     runners = last.get("env_runners", {})
+    if not any(limit is not None and _of(last, key) >= limit for key, limit in stop.items()):
+        raise KeyboardInterrupt  # which Tune keeps to itself, after it has stopped the run
     click.echo(
         f"done: {runners.get('num_env_steps_sampled_lifetime', 0):,.0f} time-steps, mean return "
         f"{runners.get('episode_return_mean', float('nan')):.1f}; checkpoint: {getattr(results[0].checkpoint, 'path', 'none')}"
     )
     return 0
+
+
+def _of(result: Any, key: str) -> float:
+    """A number of a result by its path; not-a-number if there is none."""
+    for name in key.split("/"):
+        result = result.get(name) if isinstance(result, dict) else None
+    return float("nan") if result is None else float(result)
 
 
 def check_own(folder: Path) -> None:

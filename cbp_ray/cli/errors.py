@@ -1,5 +1,6 @@
 """How the command line says that its input is bad: one line with the place, the rule, the value and the fix."""
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,15 @@ class Program(click.Group):
             # Click does not say which command the option belongs to.
             where = f"{ctx.command_path} {ctx.invoked_subcommand}"
             raise click.ClickException(f"{where}: {error.message.rstrip('.')}; see: {where} --help") from error
+        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+            where = f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise click.ClickException(f"{where}: {error.filename}: must be of another kind ({error.strerror})") from error
+        except OSError as error:
+            # What has no number is no trouble with a file: Ray's time-outs, say. A pipe that nobody reads is click's business.
+            if error.errno in (None, errno.EPIPE):
+                raise
+            where = f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise Failed(f"{where}: a file can't be written or read ({error})") from error
         except KeyboardInterrupt:
             # Click would put a blank line on stderr first.
             raise click.Abort from None

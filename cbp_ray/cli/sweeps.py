@@ -33,6 +33,7 @@ def run_and_show(
     sweep: "Sweep", storage: str, address: str | None, as_json: bool = False, max_concurrent: int | None = None
 ) -> "Totals":
     """Runs what a sweep still lacks and shows how it goes."""
+    from cbp_ray.sweeps.cluster import terminated_as_interrupted
     from cbp_ray.sweeps.run import run_sweep
 
     if in_job():
@@ -40,7 +41,8 @@ def run_and_show(
         os.chdir("/")
     display = make_display(as_json)
     try:
-        return run_sweep(sweep, storage, address=address, progress=display, max_concurrent=max_concurrent)
+        with terminated_as_interrupted():
+            return run_sweep(sweep, storage, address=address, progress=display, max_concurrent=max_concurrent)
     finally:
         display.close()
 

@@ -21,6 +21,7 @@ KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 }
 """Fields that files of each folder must have, with their types; what else they have is not looked at."""
 CONFIGURATION = {"key": str, "group": str, "config": dict}
+GLANCE: dict[str, type | tuple[type, ...]] = {"name": str, "seeds": str, "fraction": NUMBER}
 SEARCH: dict[str, type | tuple[type, ...]] = {"search": str, "samples": int}
 
 
@@ -42,6 +43,8 @@ def read_json(folder: Folder, name: str, kind: str) -> dict[str, Any]:
         _check(found, KINDS.get(kind, {}))
         if kind == "sweeps":
             _check_record(found)
+        if kind == "progress":
+            _check_sign(found)
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
         raise InputError(f"{folder.location}/{name}: must be JSON of cbp-ray, got {reason}; {REDO}") from None
@@ -55,6 +58,19 @@ def _check(found: Any, fields: Mapping[str, type | tuple[type, ...]]) -> None:
     for name, kind in fields.items():
         if not isinstance(found.get(name), kind) or isinstance(found[name], bool):
             raise ValueError(f"another {name}" if name in found else f"none of {name}")
+
+
+def _check_sign(sign: Mapping[str, Any]) -> None:
+    """Checks what a sign of life says of the time left and of each trial that runs."""
+    if sign.get("remaining_seconds") is not None:
+        _check(sign, {"remaining_seconds": NUMBER})
+    for glance in sign["glances"]:
+        _check(glance, GLANCE)
+        if glance.get("value") is not None:
+            _check(glance, {"value": NUMBER, "metric": str})
+        points = glance.get("curve", [])
+        if not isinstance(points, list) or not all(point is None or isinstance(point, NUMBER) for point in points):
+            raise ValueError("another curve")
 
 
 def _check_record(record: Mapping[str, Any]) -> None:

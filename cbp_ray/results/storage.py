@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 from pyarrow import fs
 
 from cbp_ray.atomic_files import TEMPORARY, is_forsaken, temporary_name, write_whole
 
+OLD = 2 * 86400.0
+"""Seconds after which nobody is still writing a file. Whether a process of another machine is gone can't be known otherwise."""
 WHOLE_OBJECT_STORES = {"s3", "gcs", "abfs"}
 """Here an object becomes visible when its upload is complete, and a rename would be a copy."""
 
@@ -138,13 +141,16 @@ class Folder:
             self.filesystem.delete_file(f"{self.path}/{name}")
 
     def remove_forsaken(self) -> None:
-        """Removes what killed processes of this machine began to write, in it and in the folders below."""
+        """Removes what killed processes of this machine began to write, and what others began days ago, in it and below."""
         if self.local is None:
             return
         for at, _, files in os.walk(self.path):
-            for name in filter(is_forsaken, files):
+            for name in files:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(at, name))
+                    path = os.path.join(at, name)
+                    old = name.startswith(TEMPORARY) and time.time() - os.stat(path).st_mtime > OLD
+                    if old or is_forsaken(name):
+                        os.unlink(path)
 
     def size(self) -> int:
         """Bytes of all files in it and below."""

@@ -1,6 +1,5 @@
 """The results of a sweep: one Parquet file of curves and one of runs for every block of seeds."""
 
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.results.json_files import REDO
 from cbp_ray.results.keys import RESULT_VERSION, BlockName, config_key, describe_seeds, seeds_by_key
+from cbp_ray.results.sealed import is_sealed, seal
 from cbp_ray.results.storage import Folder
 
 SUFFIX, CHECKPOINT, FAILURE = ".parquet", ".npz", ".json"
@@ -117,14 +117,14 @@ class Store:
             }
         )
         # The curves come last: a block counts as done from the moment they are there.
-        self.runs.write(name, _parquet(runs, metadata))
-        self.curves.write(name, _parquet(_curves_table(block, curves), metadata))
+        self.runs.write(name, seal(runs, metadata))
+        self.curves.write(name, seal(_curves_table(block, curves), metadata))
         return True
 
     def write_partial(self, block: Block, curves: Curves) -> None:
         """Keeps the curves so far of a block that a search may have stopped; they never count as results."""
         metadata = {METADATA: json.dumps(_identity(block.config, block.engine)).encode()}
-        self.partial.write(block.trial_id + SUFFIX, _parquet(_curves_table(block, curves), metadata))
+        self.partial.write(block.trial_id + SUFFIX, seal(_curves_table(block, curves), metadata))
 
     def read_partial(self, block: Block) -> Curves | None:
         """What `write_partial` kept; None if there is nothing."""
@@ -216,10 +216,12 @@ def read_parquet(folder: Folder, path: str, most_rows: int) -> pyarrow.Table:
 
     Raises:
       FileNotFoundError: if there is no such file.
-      InputError: if it is not whole; the message names it.
+      InputError: if a byte of it is not as it was written; the message names it.
     """
     content = folder.read(path)
     try:
+        if content and not is_sealed(content):
+            raise ValueError("other bytes than were written")
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
         if file.metadata.num_rows > most_rows:
             raise ValueError(f"{file.metadata.num_rows} rows instead of {most_rows}")
@@ -260,9 +262,3 @@ def _curves_table(block: Block, curves: Curves) -> pyarrow.Table:
     table = curves.to_table()
     ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(len(table), np.int32)), [block.trial_id])
     return table.add_column(0, "trial_id", ids)
-
-
-def _parquet(table: pyarrow.Table, metadata: dict[bytes, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
-    return buffer.getvalue()

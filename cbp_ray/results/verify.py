@@ -17,12 +17,14 @@ from cbp_ray.experiments.checkpoint import parse
 from cbp_ray.experiments.config import MOST_BINS, OnlineConfig
 from cbp_ray.results.json_files import read_json
 from cbp_ray.results.keys import BlockName, config_key
+from cbp_ray.results.sealed import is_sealed
 from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import CHECKPOINT, METADATA, SUFFIX, Store, read_block, read_parquet, read_runs
 
 EVENTS = "events.out.tfevents."
 RECORDS = ("sweeps", "failures", "progress", "searches", "loggers", "warnings")
 """Folders of JSON that the program writes."""
+FOLDERS = (*RECORDS, "curves", "runs", "partial", "checkpoints", "live", "tensorboard")
 FRAME = struct.Struct("<QI")
 """Head of a record in a TensorBoard file: its length and a checksum."""
 FOOT = struct.Struct("<I")
@@ -63,6 +65,26 @@ def damages(store: Store, read: Callable[[str], None] = lambda _: None) -> Itera
         read(path)
 
 
+def damaged_blocks(store: Store) -> list[BlockName]:
+    """Blocks of which a file is missing or any byte is not as it was written. Object stores have checksums of their own."""
+    return [] if store.folder.local is None else [name for name in store.names() if is_damaged(store, name)]
+
+
+def is_damaged(store: Store, name: BlockName) -> bool:
+    """Whether a block is stored, and one of its files is missing or not as it was written."""
+    path = f"{name}{SUFFIX}"
+    for folder in (store.curves, store.runs):
+        try:
+            if not is_sealed(folder.read(path)):
+                return True
+        except FileNotFoundError:
+            # Without curves it is not stored, and perhaps its whole storage is gone for a while.
+            return folder is store.runs and store.curves.has(path)
+        except OSError as error:
+            raise InputError(f"{folder.path}/{path}: must be readable, got {error.strerror}; see its permissions") from None
+    return False
+
+
 def cut_short(store: Store) -> list[BlockName]:
     """Blocks of which a file is missing or not whole, as far as the files' ends tell: quick enough for every look at a sweep.
 
@@ -70,7 +92,11 @@ def cut_short(store: Store) -> list[BlockName]:
     """
     if store.folder.local is None:
         return []
-    return [name for name in store.names() if not all(_is_whole(f.path, f"{name}{SUFFIX}") for f in (store.curves, store.runs))]
+    short = [
+        name for name in store.names() if not all(_is_whole(f.path, f"{name}{SUFFIX}") for f in (store.curves, store.runs))
+    ]
+    # The others were removed meanwhile.
+    return [name for name in short if store.curves.has(f"{name}{SUFFIX}")]
 
 
 def _is_whole(folder: str, name: str) -> bool:
@@ -98,6 +124,8 @@ def remove_block(store: Store, name: BlockName) -> None:
 
 def _check(store: Store, place: str, name: str) -> None:
     folder = store.folder / place if place else store.folder
+    if not place and name in FOLDERS:
+        raise Broken("it must be a folder")
     if place in ("curves", "runs", "partial"):
         _check_block(store, folder, place, name)
     elif place in ("checkpoints", "live"):

@@ -34,5 +34,9 @@ def record(store: Store, config: OnlineConfig, engine: str, group: str, message:
 
 def read_all(store: Store) -> dict[str, dict[str, Any]]:
     """Group and message of every warning, by the key of its configuration."""
-    folder = store.folder / FOLDER
-    return {name.removesuffix(SUFFIX): read_json(folder, name, FOLDER) for name in folder.names() if name.endswith(SUFFIX)}
+    folder, found = store.folder / FOLDER, dict[str, dict[str, Any]]()
+    for name in folder.names():
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            if name.endswith(SUFFIX):
+                found[name.removesuffix(SUFFIX)] = read_json(folder, name, FOLDER)
+    return found

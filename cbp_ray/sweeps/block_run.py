@@ -76,6 +76,7 @@ def report(
     engine_seconds: float = 0.0,
     live: LivePart | None = None,
     warning: str | None = None,
+    notice: str | None = None,
     phase: str | None = None,
 ) -> dict[str, Any]:
     """What a worker tells the driver of its trial.
@@ -88,6 +89,7 @@ def report(
       engine_seconds: CPU time in the engine.
       live: what is new of the curves.
       warning: what a person should know of the runs.
+      notice: what a person should know of how they are made.
       phase: what the worker is about to do before the first bin.
     """
     return dict(locals())
@@ -129,6 +131,8 @@ class BlockRun:
         self.told_bins, self.next_live = 0, self.begun + FIRST_LIVE_SECONDS
         self.partway: int | None = None
         self.warning: str | None = None
+        self.notice: str | None = None
+        """What is to be said once while the block runs."""
         self.finished = False
         self.already = stop is None and store.has(block)
         self.bins: Iterator[Bin | Pause] | None = None
@@ -144,13 +148,16 @@ class BlockRun:
 
     def _iterate(self) -> Iterator[Bin | Pause]:
         config, seeds, engine = self.block.config, self.block.seeds, self.block.engine
-        kept = unfinished.load(self.store, self.block)
+        try:
+            kept = unfinished.load(self.store, self.block)
+        except InputError as error:
+            kept, self.notice = None, str(error)
         if kept is not None:
             state, curves = kept
             try:
                 bins = iterate_with_pauses(config, seeds, engine, state, self.device)  # type: ignore[arg-type]
             except (InputError, KeyError, ValueError):
-                pass  # of another version, say: the block begins again
+                self.notice = f"checkpoint {self.block.trial_id} is of another version or damaged; the trial begins anew"
             else:
                 self.examples, self.points = curves.examples.tolist(), curves.points()
                 self.beside = [{} for _ in self.points]
@@ -260,8 +267,10 @@ class BlockRun:
     def _report(self, done: bool) -> dict[str, Any]:
         seen = self.block.config.examples if done else self.partway or (self.examples[-1] if self.examples else 0)
         seen = seen if self.stop is None else self.stop[0]
+        notice, self.notice = self.notice, None
         found = report(
             done=done,
+            notice=notice,
             stored=done and self.stop is None,
             examples=seen,
             new_examples=0 if self.bins is None else (seen - self.resumed_examples) * len(self.block.seeds),

@@ -23,6 +23,7 @@ from cbp_ray.sweeps.resolved import read_records
 from cbp_ray.sweeps.search_log import SearchLog, search_key
 from cbp_ray.sweeps.sweep import Sweep
 
+AGAIN_SECONDS = 60.0
 CHART_SIZE = 7
 """Configurations whose bands one chart shows at most, as long as there are few enough charts."""
 MOST_CHARTS = 12
@@ -77,12 +78,14 @@ class BoardUpdates:
         self._most = most_runs()
         self._sight: _Sight | None = None
         self._boards: Boards | None = None
-        self._broken = False
+        self._again: float | None = None
+        """When to try again, where they could not be written."""
+        self._told = False
 
     def catch_up(self) -> None:
         """Writes the runs that are not there or have another name: after a crash, or after another file came to the sweep."""
         own = {config_key(c.config, self._sweep.engine): (c.group, c.config) for c in self._sweep.configurations}
-        if self._sweep.tune is None:
+        if self._sweep.tune is None and not self._chosen:
             self._guarded(lambda: self._choose(list(own)))
         for key, about in own.items():
             self._catch_up(key, lambda about=about: about)  # type: ignore[misc]
@@ -145,7 +148,15 @@ class BoardUpdates:
             self._write_when_due(key, self._shown[key], now=True)
 
     def tick(self) -> None:
-        """Writes what is due."""
+        """Writes what is due, and tries again what could not be written."""
+        if self._again is not None and time.monotonic() >= self._again:
+            self._again = None
+            for each in self._shown.values():
+                each.seeds = each.mean = None
+            self.catch_up()
+            for key in list(self._shown):
+                self._write_when_due(key, self._shown[key], now=True)
+            self._told = self._again is not None
         while self._due and time.monotonic() >= self._due[0][0]:
             due, key = heapq.heappop(self._due)
             shown = self._shown.get(key)
@@ -154,6 +165,9 @@ class BoardUpdates:
 
     def close(self) -> None:
         """Writes what is not written yet, at the end of a sweep."""
+        if self._again is not None:
+            self._again = 0.0
+            self.tick()
         for key, shown in list(self._shown.items()):
             if shown.due is not None:
                 self._write_when_due(key, shown, now=True)
@@ -201,13 +215,17 @@ class BoardUpdates:
                 self._write(key, _Shown(group, OnlineConfig.make(config)))
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        if self._broken:
+        if self._again is not None:
             return
         try:
             act()
         except (OSError, InputError) as error:
-            self._broken = True
-            self._warn(f"no more TensorBoard runs: {error}")
+            self._again = time.monotonic() + AGAIN_SECONDS
+            # What is in its files is not known any more.
+            self._boards = None
+            if not self._told:
+                self._told = True
+                self._warn(f"no TensorBoard runs for now: {error}; it is tried again every {AGAIN_SECONDS:.0f} s")
 
     def _opened(self) -> Boards:
         if self._boards is None:

@@ -127,7 +127,7 @@ def connected(address: str | None, sweep: bool = True) -> Iterator[None]:
 def terminated_as_interrupted() -> Iterator[None]:
     """Lets SIGTERM, which Slurm, Kubernetes and Ray's job server send, do what Ctrl-C does.
 
-    It must be entered when Ray is connected, which listens to the signal in its own way.
+    It must be entered again when Ray is connected, which then listens to the signal in its own way.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

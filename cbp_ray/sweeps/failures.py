@@ -39,4 +39,9 @@ def read_all(store: Store, stored: Mapping[str, set[int]] | None = None) -> list
     names = block_names(store.failures, FAILURE)
     if names and stored is None:
         stored = seeds_by_key(store.names())
-    return [read_json(store.failures, f"{name}{FAILURE}", "failures") for name in names if not name.within(stored or {})]
+    found = []
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            if not name.within(stored or {}):
+                found.append(read_json(store.failures, f"{name}{FAILURE}", "failures"))
+    return found

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from cbp_ray.experiments.config import OnlineConfig
@@ -105,9 +105,9 @@ class Missing:
         return self.sweep.tune is not None or any(seeds for _, seeds, _ in self.seeds)
 
 
-def find_missing(sweep: Sweep, store: Store) -> Missing:
-    """Looks up which runs of a sweep are not stored."""
-    names = tuple(store.names())
+def find_missing(sweep: Sweep, store: Store, damaged: Collection[BlockName] = ()) -> Missing:
+    """Looks up which runs of a sweep are not stored. Blocks that are damaged do not count as stored."""
+    names = tuple(name for name in store.names() if name not in damaged)
     if sweep.tune is not None:
         samples = sweep.tune.samples * len(sweep.configurations)
         known = min(samples, len(SearchLog(store, search_key(sweep)).known(names)))

@@ -43,10 +43,10 @@ class Totals:
     """Number of times that a trial was tried again."""
     engine_seconds: float = 0.0
     """CPU time inside the engine, summed over the workers."""
-    begun: float = field(default_factory=time.time)
-    """When the sweep began, in seconds since 1970."""
+    begun: float = field(default_factory=time.monotonic)
+    """When the sweep began, by a clock that nobody sets."""
     ended: float | None = None
-    """When it ended; None while it runs."""
+    """When it ended, by the same clock; None while it runs."""
     running: dict[str, float] = field(default_factory=dict)
     """Fraction done of each trial that runs."""
     estimated_done: float = 0.0
@@ -58,7 +58,7 @@ class Totals:
     resumed_trials: int = 0
     """Number of trials that go on from a checkpoint."""
     learning: float | None = None
-    """When the first examples were learned from, in seconds since 1970: what it takes to start says nothing of the rest."""
+    """When the first examples were learned from, by the same clock: what it takes to start says nothing of the rest."""
     doing: str = ""
     """What the sweep is busy with until the first examples are learned from: `starting Ray`, say."""
     glances: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Totals:
     @property
     def seconds(self) -> float:
         """Seconds from the start until the end, or until now."""
-        return (self.ended or time.time()) - self.begun
+        return (self.ended or time.monotonic()) - self.begun
 
     @property
     def examples_per_second(self) -> float:
@@ -78,7 +78,7 @@ class Totals:
         """From what was estimated, and from how long the done part really took, which counts more the more is done."""
         if not self.slots or not self.trials:
             return None
-        now = self.ended or time.time()
+        now = self.ended or time.monotonic()
         took = PRIOR_SECONDS + (now - self.learning if self.learning is not None else 0.0)
         expected = PRIOR_SECONDS + max(0.0, self.estimated_done - self.estimated_resumed) / self.slots
         return max(0.0, (self.estimated_seconds - self.estimated_done) / self.slots * took / expected)

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from cbp_ray.errors import ClusterError, InputError, StorageError
 from cbp_ray.problems import mnist_files
-from cbp_ray.results.keys import config_key
+from cbp_ray.results.keys import BlockName, config_key
 from cbp_ray.results.store import Store
-from cbp_ray.results.verify import cut_short, remove_block
+from cbp_ray.results.verify import damaged_blocks, is_damaged, remove_block
 from cbp_ray.sweeps import cluster
 from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.resolved import record_sweep
 from cbp_ray.sweeps.scratch import scratch_folder
+from cbp_ray.sweeps.search_log import SearchLog, search_key
 from cbp_ray.sweeps.sweep import Resources, Sweep
 
 if TYPE_CHECKING:
@@ -74,14 +75,10 @@ def run_sweep(
         progress(Event("phase", Totals(0, 0, 0, 0, 0.0, doing=doing)))
 
     say(f"looking up what is stored in {store.folder.location}")
-    keys = {config_key(configuration.config, sweep.engine) for configuration in sweep.configurations}
-    damaged = [name for name in cut_short(store) if sweep.tune is not None or name.key in keys]
-    for name in damaged:
-        remove_block(store, name)
-    news = [f"{name} is damaged; its runs are made again" for name in damaged]
-    missing = find_missing(sweep, store)
+    damaged = _damaged(sweep, store)
+    missing = find_missing(sweep, store, damaged)
     # Whether anything is left does not depend on the cluster, and starting one takes seconds.
-    news += _bring_data(sweep) if missing.any else []
+    news = _bring_data(sweep) if missing.any else []
     if missing.any:
         say("starting Ray" if address is None else f"connecting to Ray at {address}")
     with _files_named(), cluster.connected(address) if missing.any else contextlib.nullcontext():
@@ -96,6 +93,11 @@ def run_sweep(
         def warn(message: str) -> None:
             progress(Event("warning", totals, {"message": message}))
 
+        for name in damaged:
+            # Another start may have made it again by now.
+            if is_damaged(store, name):
+                remove_block(store, name)
+                news.append(f"{name} is damaged; its runs are made again")
         record = record_sweep(sweep, store)
         live = LiveCurves(store)
         boards = BoardUpdates(sweep, store, missing.names, live, warn) if tensorboard else None
@@ -135,8 +137,17 @@ def run_sweep(
             if boards is not None:
                 boards.close()
         store.tidy()
-    totals.ended = time.time()
+    totals.ended = time.monotonic()
     return totals
+
+
+def _damaged(sweep: Sweep, store: Store) -> set[BlockName]:
+    """Stored blocks of this sweep of which a byte is not as it was written."""
+    if sweep.tune is not None:
+        own = {name.key for name in SearchLog(store, search_key(sweep)).drawn()}
+    else:
+        own = {config_key(configuration.config, sweep.engine) for configuration in sweep.configurations}
+    return {name for name in damaged_blocks(store) if name.key in own}
 
 
 @contextlib.contextmanager
@@ -148,7 +159,8 @@ def _files_named() -> Iterator[None]:
         raise
     except Exception as error:
         cause = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError):
+        # Ray's own time-outs and lost connections have no number.
+        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError) or cause.errno is None:
             raise
         raise StorageError(f"a file can't be written or read ({cause}); mend that, and run the same command again") from error
 

@@ -8,13 +8,21 @@ from cbp_ray.results.store import Store
 from cbp_ray.sweeps.progress import SILENT_SECONDS
 
 
+def is_recent(moment: float) -> bool:
+    """Whether a sign of life is of now, by the clock of this machine: those of two machines must not differ by a minute.
+
+    One from the future is from before a clock was set back.
+    """
+    return abs(time.time() - moment) < SILENT_SECONDS
+
+
 def running_on(store: Store) -> str | None:
     """Name of the machine of a process that runs the sweep; None if no process has given a sign of life lately."""
     folder = store.folder / "progress"
     for name in folder.names():
         try:
             sign = read_json(folder, name, "progress")
-            if sign["state"] == "running" and time.time() - sign["time"] < SILENT_SECONDS:
+            if sign["state"] == "running" and is_recent(sign["time"]):
                 return str(sign["host"])
         except (FileNotFoundError, InputError):
             continue  # damaged: whoever runs it writes it again within seconds

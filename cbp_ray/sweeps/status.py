@@ -14,8 +14,8 @@ from cbp_ray.results.storage import Folder
 from cbp_ray.results.store import Store
 from cbp_ray.results.verify import cut_short
 from cbp_ray.sweeps import failures
-from cbp_ray.sweeps.progress import SILENT_SECONDS
 from cbp_ray.sweeps.resolved import read_records
+from cbp_ray.sweeps.running import is_recent
 from cbp_ray.sweeps.search_log import SearchLog
 
 
@@ -98,7 +98,7 @@ def statuses(store: Store) -> Iterator[Status]:
             sign = {}  # whoever runs it writes it again within seconds
         silent = time.time() - sign["time"] if sign else None
         state = str(sign.get("state", "incomplete"))
-        alive = state == "running" and silent is not None and silent < SILENT_SECONDS
+        alive = state == "running" and is_recent(sign["time"])
         if not alive:
             if search and state == "finished":
                 # It may have come to the end of its space before it had drawn all samples.

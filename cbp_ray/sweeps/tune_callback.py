@@ -57,7 +57,7 @@ class SweepCallback(Callback):
         self._unpacked: dict[str, Unpacked] = {}
         self._reported: dict[str, tuple[int, float]] = {}
         self._finished_estimate, self._running_estimate = 0.0, 0.0
-        self._next_progress, self._next_check = 0.0, CHECK_SECONDS
+        self._next_progress, self._next_check = 0.0, time.monotonic() + CHECK_SECONDS
         self._open: set[str] = set()
         self._told_of_trouble = False
         self._best: tuple[float, Block] | None = None
@@ -101,6 +101,8 @@ class SweepCallback(Callback):
                 # Perhaps drawn for the first time: other files and other searches store blocks as well.
                 self._boards.stored(block, group)
             return
+        if result["notice"] is not None:
+            self._progress(Event("warning", self._totals, {"message": result["notice"]}))
         totals, name = self._totals, block.trial_id
         examples, seconds = result["new_examples"], result["engine_seconds"]
         examples_before, seconds_before = self._reported.get(name, (0, 0.0))
@@ -116,7 +118,7 @@ class SweepCallback(Callback):
         self._advance(name, fraction)
         if result["phase"] is None and not self._learning:
             self._learning, totals.doing = True, ""
-            totals.learning = time.time() - STEP_SECONDS
+            totals.learning = time.monotonic() - STEP_SECONDS
         if not result["stored"]:
             if part is not None:
                 self._live.report(block, part)
@@ -239,11 +241,13 @@ class SweepCallback(Callback):
             self._beat()
         if self._boards is not None:
             self._boards.tick()
-        if totals.seconds >= self._next_check:
-            self._next_check = totals.seconds + CHECK_SECONDS
+        # A clock of the day may be set back by hours.
+        now = time.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + CHECK_SECONDS
             check_alive()
-        if totals.seconds >= self._next_progress:
-            self._next_progress = totals.seconds + PROGRESS_SECONDS
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_SECONDS
             self._progress(Event("progress", totals))
 
     def _beat(self) -> None:

@@ -22,20 +22,27 @@ def save(store: Store, block: Block, state: Checkpoint, curves: Curves) -> None:
 
 
 def load(store: Store, block: Block) -> tuple[Checkpoint, Curves] | None:
-    """What `save` kept; None if there is nothing, or nothing that can be used."""
+    """What `save` kept; None if there is nothing.
+
+    Raises:
+      InputError: if it can't be used; the message names it.
+    """
+    unusable = f"checkpoint {block.trial_id} is damaged or of another version; the trial begins anew"
     try:
         state = parse(store.checkpoints.read(block.trial_id + CHECKPOINT))
         examples = state.pop(EXAMPLES)
         bins = int(state["bins"])
-    except (FileNotFoundError, InputError, KeyError, ValueError, TypeError):
+    except FileNotFoundError:
         return None
+    except (InputError, KeyError, ValueError, TypeError):
+        raise InputError(unusable) from None
     metrics = {name.removeprefix(CURVES): state.pop(name) for name in list(state) if name.startswith(CURVES)}
-    if not 0 <= bins <= block.config.bins:
-        return None
-    wanted = [min((k + 1) * block.config.bin_size, block.config.examples) for k in range(bins)]
+    wanted = [min((k + 1) * block.config.bin_size, block.config.examples) for k in range(min(bins, block.config.bins))]
     whole, shape = examples.tolist() == wanted and set(metrics) == set(block.config.metrics), (len(block.seeds), bins)
-    if not whole or any(values.shape != shape or values.dtype.kind not in "fiu" for values in metrics.values()):
-        return None
+    if not (whole and 0 <= bins <= block.config.bins) or any(
+        values.shape != shape or values.dtype.kind not in "fiu" for values in metrics.values()
+    ):
+        raise InputError(unusable)
     return state, Curves(block.seeds, examples, metrics)
 
 

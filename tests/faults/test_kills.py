@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
 
 
 def kill_worker(made: Scene, _: Cluster) -> None:
-    wait_until(lambda: workers(made))
-    kill(workers(made)[0])
+    found = list[int]()
+    wait_until(lambda: found.extend(workers(made)) or found)
+    kill(found[0])
 
 
 def kill_node(made: Scene, cluster: Cluster) -> None:
@@ -43,12 +44,17 @@ ACCIDENTS: dict[str, tuple[Callable[[Scene, Cluster], None], int]] = {
 @pytest.mark.parametrize("accident", ACCIDENTS)
 def test_a_cluster_loses_or_wins_a_part_and_the_sweep_goes_on(accident: str, tmp_path: Path) -> None:
     happens, count = ACCIDENTS[accident]
-    with scene(tmp_path) as made:
+    # Long enough for a new node to start a worker.
+    with scene(tmp_path, examples=30_000_000 if accident == "new-node" else 2_000_000) as made:
         with nodes(made, *[1] * count) as cluster:
             program = made.start("--address", cluster.address)
             program.wait_for("trial_done", 1)
             happens(made, cluster)
             assert program.wait() == 0, program.story()
+        if accident == "new-node":
+            assert len(made.used_nodes()) == count + 1
+        else:
+            assert any(event["event"] == "trial_retry" for event in program.events), "nothing was hit"
         made.check()
 
 
@@ -57,7 +63,7 @@ def test_a_cluster_loses_or_wins_a_part_and_the_sweep_goes_on(accident: str, tmp
 def test_a_cluster_loses_its_head_or_the_driver_and_the_next_start_goes_on(who: str, tmp_path: Path) -> None:
     with scene(tmp_path) as made:
         # By itself, Ray waits a minute for a GCS to come back.
-        made.environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": "15"}
+        made.environment |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "15"}
         with nodes(made, 1, 1) as cluster:
             program = made.start("--address", cluster.address)
             program.wait_for("trial_done", 2)
@@ -102,8 +108,21 @@ def disturb(made: Scene, rng: random.Random, patience: float) -> str | None:
     return part
 
 
+def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    with scene(tmp_path, examples=200_000) as made:
+        program = made.start()
+        program.wait_for("trial_done", 2)
+        kill(program.process.pid)
+        assert program.wait() == -signal.SIGKILL
+        before = made.stored()
+        assert before
+        made.finish()
+        assert before.items() <= made.stored().items()
+        made.check()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(4000)
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
 def test_nothing_is_lost_at_random_moments(kills: int, tmp_path: Path) -> None:
     rng, happened = random.Random(2021), 0

@@ -61,7 +61,7 @@ def test_the_process_that_trains_is_killed(tmp_path: Path) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
         with scene(tmp_path / name, text=SWEEP) as made:
-            made.environment = {"CBP_RAY_CHECKPOINT_SECONDS": "0"}
+            made.environment |= {"CBP_RAY_CHECKPOINT_SECONDS": "0"}
             program = made.start()
             if name == "killed":
                 wait_for_checkpoint(made)
@@ -81,7 +81,7 @@ def test_processes_of_distributed_rollouts_are_killed(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         text = SWEEP.replace("{name: slippery_ant,", "{name: slippery_ant, env_runners: 2, envs_per_runner: 2,")
         with scene(tmp_path / name, text=text) as made:
-            made.environment = {"CBP_RAY_CHECKPOINT_SECONDS": "0"}
+            made.environment |= {"CBP_RAY_CHECKPOINT_SECONDS": "0"}
             with nodes(made, *cpus) as cluster:
                 program = made.start("--address", cluster.address)
                 if name == "killed":
@@ -159,6 +159,7 @@ def train(folder: Path, victim: str | None) -> list[dict[str, Any]]:
         out, errors = program.communicate(timeout=400)
         assert program.returncode == 0, out + errors
         assert "done: 32,768 time-steps" in out
+        made.leave()
     return rows(folder)
 
 

@@ -1,5 +1,6 @@
 """Storage that was damaged: whatever a file of a sweep holds, every command names it in one line or goes on without it."""
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -13,13 +14,16 @@ import pytest
 from fuzz_help import answer, bounded_memory, changed, damaged, efforts, hold, scalars, values, works_or_refuses
 from hypothesis import strategies as st
 from made_up_results import store_made_up
+from rich.console import Console
 
 from cbp_ray.cli import main
+from cbp_ray.cli.watch import overview
 from cbp_ray.experiments.checkpoint import dump, parse
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.results import Block, Store, load, warnings
 from cbp_ray.results.curve_summary import CurveSummary
 from cbp_ray.results.keys import BlockName
+from cbp_ray.results.sealed import seal
 from cbp_ray.results.store import METADATA
 from cbp_ray.results.tensorboard import write_image
 from cbp_ray.sweeps import Sweep, failures, load_sweep, unfinished
@@ -28,6 +32,7 @@ from cbp_ray.sweeps.live_curves import LiveCurves, LivePart
 from cbp_ray.sweeps.progress import Heartbeat, Totals
 from cbp_ray.sweeps.resolved import record_sweep
 from cbp_ray.sweeps.search_log import SearchLog, Stop, search_key
+from cbp_ray.sweeps.status import statuses
 
 SMALL = """
 sweep: small
@@ -44,6 +49,9 @@ tune: {samples: 2, space: {algorithm.replacement_rate: {uniform: [0, 1]}}}
 groups: {cbp: {algorithm: {name: cbp, replacement_rate: 1e-3}}}
 """
 )
+
+
+GLANCE = {"metric": "error", "value": 0.5, "curve": [1.0, None, 0.5]}
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +84,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it to damage, and the current folder."""
     shutil.copytree(whole, tmp_path / "lab")
+    # A sign of life that is of now, and tells of a trial.
+    totals = Totals(4, 12, 0, 1, 1.0, glances=[{"name": "cbp", "seeds": "0:6", "fraction": 0.2, **GLANCE}])
+    Heartbeat(Store(tmp_path / "lab" / "results", "small"), "search", totals).beat(force=True)
     monkeypatch.chdir(tmp_path / "lab")
     # Drawing takes longer than all the rest.
     (tmp_path / "drawn" / "paper").mkdir(parents=True)
@@ -120,6 +131,7 @@ TABLES: list[Callable[[Path], Any]] = [
     lambda folder: load(folder / "results", "small").runs,
     lambda folder: load(folder / "results", "small").curves,
     lambda folder: load(folder / "results", "small").trials,
+    lambda folder: Console(file=io.StringIO()).print(overview(list(statuses(Store(folder / "results", "small"))))),
 ]
 
 
@@ -151,6 +163,30 @@ def test_json_that_says_something_else(folder: Path, effort: str) -> None:
     hold(check, effort, 60, data=st.data(), commands=some)
 
 
+STRUCTURES: dict[str, Callable[[Path], Any]] = {
+    "a file for the curves": lambda sweep: (shutil.rmtree(sweep / "curves"), (sweep / "curves").write_text("")),
+    "a file for the records": lambda sweep: (shutil.rmtree(sweep / "sweeps"), (sweep / "sweeps").write_text("")),
+    "a file for the sweep": lambda sweep: (shutil.rmtree(sweep), sweep.write_text("")),
+    "a failure that leads nowhere": lambda sweep: (sweep / "failures" / ("0" * 20 + "-5_6.json")).symlink_to("nowhere"),
+    "a warning that leads nowhere": lambda sweep: (sweep / "warnings" / "x.json").symlink_to("nowhere"),
+    "a sign of life that leads nowhere": lambda sweep: (sweep / "progress" / "x.json").symlink_to("nowhere"),
+    "curves that lead nowhere": lambda sweep: (sweep / "curves" / ("0" * 20 + "-5_6.parquet")).symlink_to("nowhere"),
+    "a folder for curves": lambda sweep: (sweep / "curves" / ("0" * 20 + "-5_6.parquet")).mkdir(),
+}
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_folders_and_files_that_are_something_else(structure: str, folder: Path) -> None:
+    STRUCTURES[structure](folder / "results" / "small")
+    for command in (*COMMANDS, ["run", "small.yaml"], ["verify"], ["rm", "small", "--yes"]):
+        if command[0] == "run" and "--dry-run" not in command and "for the" not in structure:
+            continue  # it would run
+        said = answer(command)
+        assert "Traceback" not in said.err and said.err.count("\n") <= 1, said.err
+    if structure.endswith("for the curves"):
+        assert answer(["verify"]).code == 1
+
+
 CHANGES = ["drop", "text", "null", "rows", "more", "nested", "other", "no metadata", "metadata"]
 
 
@@ -180,9 +216,8 @@ def test_tables_with_other_columns(folder: Path, effort: str) -> None:
         else:
             made = {"text": ["x"] * count, "null": [None] * count, "nested": [[1]] * count}[change]
             table = table.set_column(index, column, pyarrow.array(made))
-        sink = pyarrow.BufferOutputStream()
-        pyarrow.parquet.write_table(table, sink)
-        look(folder, path, sink.getvalue().to_pybytes(), commands)
+        # With a right checksum, or nothing else would be looked at.
+        look(folder, path, seal(table, table.schema.metadata or {}), commands)
 
     some = st.lists(st.sampled_from(COMMANDS), min_size=1, max_size=2)
     hold(check, effort, 60, data=st.data(), commands=some)
@@ -201,13 +236,8 @@ def test_names_that_promise_too_much_are_no_blocks(name: str, folder: Path) -> N
 def test_a_small_file_of_many_rows_is_not_read(folder: Path) -> None:
     path = files(folder, "*.parquet")[0]
     table = pyarrow.parquet.read_table(path)
-    many = pyarrow.table({"seed": pyarrow.nulls(0, pyarrow.uint64())}).schema
     count = 30_000_000
-    sink = pyarrow.BufferOutputStream()
-    with pyarrow.parquet.ParquetWriter(sink, many.with_metadata(table.schema.metadata), compression="zstd") as writer:
-        for _ in range(20):
-            writer.write_table(pyarrow.table({"seed": np.zeros(count // 20, np.uint64)}))
-    path.write_bytes(sink.getvalue().to_pybytes())
+    path.write_bytes(seal(pyarrow.table({"seed": np.zeros(count, np.uint64)}), table.schema.metadata))
     assert path.stat().st_size < 1_000_000
     said = answer(["verify", "--json"])
     assert said.code == 1 and str(count) in said.out

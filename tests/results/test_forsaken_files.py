@@ -29,6 +29,11 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert len(list((tmp_path / "curves").iterdir())) == 4
     Folder(tmp_path).remove_forsaken()
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted([mine, whole, elsewhere, *odd])
+    # What another machine began days ago, nobody is still writing.
+    for path in (elsewhere, whole):
+        os.utime(path, (0, 0))
+    Folder(tmp_path).remove_forsaken()
+    assert not elsewhere.exists() and mine.exists() and whole.exists()
 
 
 def test_the_writer_of_a_file_is_in_its_name() -> None:

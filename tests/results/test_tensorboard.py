@@ -1,6 +1,7 @@
 """TensorBoard runs: one per configuration, the same while it runs and at its end, as TensorBoard's own loaders see it."""
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,28 @@ def test_a_run_grows_with_reports_and_ends_as_the_stored_mean(tmp_path: Path, mo
     assert len([path for path in file.parent.iterdir() if "head" not in path.name]) == 1
     assert Watcher(tmp_path, "cppo").scalars(mean) == expected == watcher.scalars(mean)
     assert driver.warnings == [] and not list((tmp_path / "sweep" / "live").iterdir())
+
+
+def test_a_folder_that_cannot_be_written_for_a_while_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cbp_ray.sweeps.board_updates.AGAIN_SECONDS", 3600.0)
+    config = make_config()
+    driver = Driver(tmp_path, make_sweep(config, seeds=2), monkeypatch)
+    driver.report(config, (0, 1), 0, 1)
+    away = root(tmp_path).rename(tmp_path / "away")
+    root(tmp_path).write_text("a file where a folder should be")
+    driver.report(config, (0, 1), 1, 2)
+    driver.boards.tick()
+    assert len(driver.warnings) == 1
+    root(tmp_path).unlink()
+    away.rename(root(tmp_path))
+    driver.report(config, (0, 1), 2, 3)
+    watcher = Watcher(tmp_path, "cppo")
+    assert [step for step, _ in watcher.scalars("performance/error")] == [20], "it is not time yet"
+    monkeypatch.setattr("cbp_ray.sweeps.board_updates.time", type("Later", (), {"monotonic": lambda: time.monotonic() + 4000}))
+    driver.boards.tick()
+    assert [step for step, _ in watcher.scalars("performance/error")] == [20, 40, 60]
+    driver.store_block(config, (0, 1))
+    assert watcher.scalars("performance/error") == [(20, 0.5), (40, 0.6), (60, 0.7)] and len(driver.warnings) == 1
 
 
 def test_seeds_that_are_added_later_replace_the_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

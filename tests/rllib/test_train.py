@@ -157,6 +157,33 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
         assert known is None or known == row["env_runners"].get("episode_return_mean")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_does_not_say_that_it_is_done(number: signal.Signals, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "rllib_ext.train",
+        "--storage-path",
+        str(tmp_path),
+        "--name",
+        "run",
+        "--env",
+        "CartPole-v1",
+    ]
+    run = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(rows(tmp_path / "run")) >= 2)
+        os.kill(run.pid, number)
+        out, errors = run.communicate(timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 130 and "done:" not in out, out + errors
+    assert errors.splitlines()[-1].endswith("interrupted; go on with --resume")
+
+
 def rows(folder: Path) -> list[dict[str, Any]]:
     """What Tune has logged, an entry per iteration."""
     lines = [line for path in folder.glob("*/result.json") for line in path.read_text().splitlines()]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import subprocess
+import tempfile
 import threading
 import time
 import uuid
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import ray
 from ray.cluster_utils import Cluster
 from sweep_help import Program, kill, snapshot
@@ -21,6 +23,7 @@ from sweep_help import Program, kill, snapshot
 from cbp_ray.experiments import Curves, run_online
 from cbp_ray.results import Store
 from cbp_ray.sweeps import cluster, load_sweep
+from cbp_ray.sweeps.scratch import NEW
 from cbp_ray.sweeps.status import statuses
 
 MARK = "CBP_RAY_TEST_SCENE"
@@ -66,11 +69,17 @@ class Scene:
         self.file, self.storage, self.examples = folder / "faults.yaml", storage or folder / "results", examples
         self.file.write_text(text.replace("2_000_000", str(examples)))
         self.programs: list[Program] = []
-        self.environment: dict[str, str] = {}
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        # Ray's own files go elsewhere, because paths of its sockets must be short.
+        self.environment = {"TMPDIR": str(self.temporary), "RAY_TMPDIR": tempfile.gettempdir()}
+        self.begun = 0.0
+        """When the last start was, in seconds since 1970."""
         self.left = False
 
     def start(self, *options: str, inside: Sequence[str] = ()) -> Program:
         """The sweep as a process, with what it starts marked as this scene's; `inside` stands before its command."""
+        self.begun = time.time()
         with environment({MARK: self.name, **self.environment}):
             self.programs.append(Program(str(self.file), "--storage", str(self.storage), *options, inside=inside))
         return self.programs[-1]
@@ -102,9 +111,16 @@ class Scene:
         counts = Counter(trial for program in self.programs for trial in program.done())
         assert sum(count - 1 for count in counts.values()) <= remade, counts
         left = [path for path in (self.storage / sweep.name).rglob("*") if path.name.startswith(".tmp-")]
+        left += [path for folder in ("checkpoints", "live") for path in (self.storage / sweep.name / folder).glob("*")]
+        # What a killed start leaves is removed by the next, unless it is so new that its owner may not have locked it.
+        left += [path for path in self.temporary.iterdir() if path.stat().st_ctime < self.begun - NEW]
         assert not left
-        assert not list((self.storage / sweep.name / "checkpoints").glob("*"))
         self.leave()
+
+    def used_nodes(self) -> set[str]:
+        """Ids of the nodes that made its results."""
+        tables = [pyarrow.parquet.read_table(path, columns=["node"]) for path in self.storage.glob("*/runs/*.parquet")]
+        return {node for table in tables for node in table.column("node").to_pylist()}
 
     def leave(self) -> None:
         """Leaves its last processes to end by themselves; that they do is checked by `assert_all_have_ended`."""
