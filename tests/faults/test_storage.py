@@ -116,7 +116,7 @@ def test_a_slow_storage_only_takes_longer(tmp_path: Path, everywhere: Callable[[
 def test_a_clock_that_is_set_back_changes_nothing(
     part: str, tmp_path: Path, everywhere: Callable[[str], dict[str, str]]
 ) -> None:
-    with scene(tmp_path, examples=30_000_000) as made:
+    with scene(tmp_path, examples=6_000_000) as made:
         made.environment |= everywhere(BACK)
         program = made.start()
         program.wait_for("trial_done", 2)
