@@ -18,7 +18,7 @@ from cbp_ray.sweeps.live_curves import LiveCurves
 from cbp_ray.sweeps.plan import Plan, find_missing, make_plan
 from cbp_ray.sweeps.progress import Event, Heartbeat, Listener, Totals
 from cbp_ray.sweeps.resolved import record_sweep
-from cbp_ray.sweeps.scratch import scratch_folder
+from cbp_ray.sweeps.scratch import remove_forsaken_scratch, scratch_folder
 from cbp_ray.sweeps.search_log import SearchLog, search_key
 from cbp_ray.sweeps.sweep import Resources, Sweep
 
@@ -137,6 +137,7 @@ def run_sweep(
             if boards is not None:
                 boards.close()
         store.tidy()
+        remove_forsaken_scratch()
     totals.ended = time.monotonic()
     return totals
 

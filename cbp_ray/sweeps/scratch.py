@@ -19,12 +19,12 @@ NEW = 60.0
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[str]:
     """A folder for the length of a sweep. Those that killed processes have left behind are removed first."""
-    _remove_forsaken()
+    remove_forsaken_scratch()
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, FileLock(f"{folder}/{LOCK}"):
         yield folder
 
 
-def _remove_forsaken() -> None:
+def remove_forsaken_scratch() -> None:
     """Removes folders of this user whose lock nobody holds: the system lets go of it when a process dies."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         # What is not there any more was removed by another process at the same moment.

@@ -114,7 +114,7 @@ class Scene:
         left += [path for folder in ("checkpoints", "live") for path in (self.storage / sweep.name / folder).glob("*")]
         # What a killed start leaves is removed by the next, unless it is so new that its owner may not have locked it.
         left += [path for path in self.temporary.iterdir() if path.stat().st_ctime < self.begun - NEW]
-        assert not left
+        assert not left, left
         self.leave()
 
     def used_nodes(self) -> set[str]:
