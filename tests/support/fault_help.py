@@ -23,7 +23,7 @@ from sweep_help import Program, kill, snapshot
 from cbp_ray.experiments import Curves, run_online
 from cbp_ray.results import Store
 from cbp_ray.sweeps import cluster, load_sweep
-from cbp_ray.sweeps.scratch import NEW
+from cbp_ray.sweeps.scratch import NEW, PREFIX
 from cbp_ray.sweeps.status import statuses
 
 MARK = "CBP_RAY_TEST_SCENE"
@@ -113,7 +113,7 @@ class Scene:
         left = [path for path in (self.storage / sweep.name).rglob("*") if path.name.startswith(".tmp-")]
         left += [path for folder in ("checkpoints", "live") for path in (self.storage / sweep.name / folder).glob("*")]
         # What a killed start leaves is removed by the next, unless it is so new that its owner may not have locked it.
-        left += [path for path in self.temporary.iterdir() if path.stat().st_ctime < self.begun - NEW]
+        left += [path for path in self.temporary.glob(f"{PREFIX}*") if path.stat().st_ctime < self.begun - NEW]
         assert not left, left
         self.leave()
 
