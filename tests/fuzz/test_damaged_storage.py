@@ -187,6 +187,14 @@ def test_folders_and_files_that_are_something_else(structure: str, folder: Path)
         assert answer(["verify"]).code == 1
 
 
+def test_what_is_damaged_stays_until_it_can_be_made_again(folder: Path) -> None:
+    path = files(folder, "curves/*.parquet")[0]
+    content = path.read_bytes()[:-1]
+    path.write_bytes(content)
+    assert answer(["run", "small.yaml", "--address", "127.0.0.1:1"]).code == 2
+    assert path.read_bytes() == content
+
+
 CHANGES = ["drop", "text", "null", "rows", "more", "nested", "other", "no metadata", "metadata"]
 
 
