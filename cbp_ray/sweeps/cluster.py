@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 ANSWER_SECONDS = 5.0
 """How long to wait for an answer from a cluster's address."""
+
+WATCH_SECONDS = 5.0
+"""Seconds between two questions to a cluster's GCS."""
 
 OF_SWEEPS = {
     # Our own progress says what happens; Tune's loggers repeat it for every trial.
@@ -213,6 +216,36 @@ def check_alive() -> None:
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     if not any(each["NodeID"] == own and each["Alive"] for each in nodes):
         raise ClusterLost("the Ray node of this process died; run the same command again to go on")
+
+
+@contextlib.contextmanager
+def watched(say: Callable[[str], None]) -> Iterator[None]:
+    """Says so when the cluster's GCS does not answer, and when it answers again: Ray waits a minute for it, in silence."""
+    import ray
+
+    address, over = ray.get_runtime_context().gcs_address, threading.Event()
+
+    def watch() -> None:
+        answered = True
+        while not over.wait(WATCH_SECONDS):
+            before = answered
+            try:
+                _check_answers(address)
+                answered = True
+            except InputError:
+                answered = False
+            if before and not answered:
+                say(f"Ray's GCS at {address} does not answer; Ray gives it a minute to come back, and the sweep ends then")
+            elif answered and not before:
+                say(f"Ray's GCS at {address} answers again")
+
+    thread = threading.Thread(target=watch, name="watch over the GCS", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def slots(resources: Resources, helpers: int = 0) -> int:

@@ -118,7 +118,9 @@ def run_sweep(
                 from cbp_ray.sweeps.tune_callback import SweepCallback
 
                 callback = SweepCallback(plan, store, totals, progress, heartbeat, live, boards)
-                _fit(plan, store, slots, retries, callback, max_concurrent, loggers)
+                # That a GCS of our own is dead, the driver notices by itself, and soon.
+                with cluster.watched(warn) if address is not None else contextlib.nullcontext():
+                    _fit(plan, store, slots, retries, callback, max_concurrent, loggers)
             else:
                 for each in loggers:
                     if each.pending():

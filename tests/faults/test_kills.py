@@ -76,6 +76,7 @@ def test_a_cluster_loses_its_head_or_the_driver_and_the_next_start_goes_on(who: 
                 cluster.head_node.kill_gcs_server(check_alive=False)
                 assert program.wait(100) == 1
                 assert program.errors().count("\n") == 1
+                assert any("GCS" in str(event.get("message")) for event in program.events if event["event"] == "warning")
                 before = made.stored()
         if who == "head":
             made.finish()
