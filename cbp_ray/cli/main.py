@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from cbp_ray.cli import figures, film, jobs, results, stored, sweeps
+from cbp_ray.cli import archives, figures, film, jobs, results, stored, sweeps
 from cbp_ray.cli.errors import Choice, Failed, Program, describe, one_line
 from cbp_ray.cli.options import json_option
 
@@ -90,7 +90,7 @@ def cli(ctx: click.Context) -> None:
 
 COMMANDS = (
     *(sweeps.run, figures.reproduce, figures.plot, results.results, sweeps.status, figures.figures, film.film),
-    *(stored.verify, stored.mv, stored.rm, jobs.submit, jobs.logs, jobs.stop),
+    *(stored.verify, stored.mv, stored.rm, archives.export_sweep, archives.import_sweep, jobs.submit, jobs.logs, jobs.stop),
 )
 for command in COMMANDS:
     cli.add_command(command)

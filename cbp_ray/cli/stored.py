@@ -42,7 +42,7 @@ def verify(sweep: str | None, remove: bool, storage: str, as_json: bool) -> int:
     stores = [find_sweep(storage, name) if sweep is not None else Store(storage, name) for name in names]
     if remove:
         for store in stores:
-            _refuse_while_running(store, "--remove")
+            refuse_while_running(store, "--remove")
     found, files = [], 0
 
     def count(_path: str) -> None:
@@ -94,7 +94,7 @@ def mv(sweep: str, new: str, yes: bool, storage: str) -> int:
         raise InputError(f"NEW: {str(error).removeprefix('sweep: ')}") from None
     if new in store.storage.folders():
         raise InputError(f"NEW: must not be there yet, got {new!r}, which is in {storage}; use another name")
-    _refuse_while_running(store, "SWEEP")
+    refuse_while_running(store, "SWEEP")
     if not _agreed(f"Move {sweep} ({_amount(store)}) to {new}?", yes):
         return 1
     store.folder.move(target.folder)
@@ -120,7 +120,7 @@ def rm(sweep: str, yes: bool, storage: str) -> int:
     from cbp_ray.results.records import find_sweep
 
     store = find_sweep(check_storage(storage), sweep)
-    _refuse_while_running(store, "SWEEP")
+    refuse_while_running(store, "SWEEP")
     if not _agreed(f"Remove {sweep} ({_amount(store)}) for good?", yes):
         return 1
     store.folder.remove_all()
@@ -128,7 +128,8 @@ def rm(sweep: str, yes: bool, storage: str) -> int:
     return 0
 
 
-def _refuse_while_running(store: "Store", field: str) -> None:
+def refuse_while_running(store: "Store", field: str) -> None:
+    """Refuses what would change a sweep under the process that runs it."""
     from cbp_ray.sweeps.running import running_on
 
     if (host := running_on(store)) is not None:

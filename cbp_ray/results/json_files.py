@@ -40,16 +40,21 @@ def read_json(folder: Folder, name: str, kind: str) -> dict[str, Any]:
     content = folder.read(name)
     try:
         found = json.loads(content)
-        _check(found, KINDS.get(kind, {}))
-        if kind == "sweeps":
-            _check_record(found)
-        if kind == "progress":
-            _check_sign(found)
+        check_fields(found, kind)
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
         raise InputError(f"{folder.location}/{name}: must be JSON of cbp-ray, got {reason}; {REDO}") from None
     mapping: dict[str, Any] = found
     return mapping
+
+
+def check_fields(found: Any, kind: str) -> None:
+    """Refuses, with a ValueError, what has not the fields of its kind."""
+    _check(found, KINDS.get(kind, {}))
+    if kind == "sweeps":
+        _check_record(found)
+    if kind == "progress":
+        _check_sign(found)
 
 
 def _check(found: Any, fields: Mapping[str, type | tuple[type, ...]]) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import re
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -16,10 +17,10 @@ NONE = b"0" * (2 * BYTES)
 PLACE = re.compile(NAME + rb"..([0-9a-f]{%d})" % len(NONE), re.DOTALL)
 
 
-def seal(table: pyarrow.Table, metadata: dict[bytes, bytes]) -> bytes:
-    """A table as the content of a Parquet file that has its own checksum."""
+def seal(table: pyarrow.Table, metadata: dict[bytes, bytes], **options: Any) -> bytes:
+    """A table as the content of a Parquet file that has its own checksum; `options` are those of pyarrow's writer."""
     buffer, table = io.BytesIO(), table.replace_schema_metadata(metadata)
-    with pyarrow.parquet.ParquetWriter(buffer, table.schema, compression="zstd") as writer:
+    with pyarrow.parquet.ParquetWriter(buffer, table.schema, compression="zstd", **options) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({NAME: NONE})
     content = buffer.getvalue()

@@ -105,7 +105,7 @@ class Store:
             raise ValueError(f"curves of seeds {curves.seeds} for a block of {block.seeds}")
         if self.has(block):
             return False
-        metadata = {METADATA: json.dumps(_identity(block.config, block.engine)).encode()}
+        metadata = {METADATA: json.dumps(identity(block.config, block.engine)).encode()}
         name, count = block.trial_id + SUFFIX, len(block.seeds)
         runs = pyarrow.table(
             {
@@ -123,7 +123,7 @@ class Store:
 
     def write_partial(self, block: Block, curves: Curves) -> None:
         """Keeps the curves so far of a block that a search may have stopped; they never count as results."""
-        metadata = {METADATA: json.dumps(_identity(block.config, block.engine)).encode()}
+        metadata = {METADATA: json.dumps(identity(block.config, block.engine)).encode()}
         self.partial.write(block.trial_id + SUFFIX, seal(_curves_table(block, curves), metadata))
 
     def read_partial(self, block: Block) -> Curves | None:
@@ -183,22 +183,33 @@ def read_block(folder: Folder, name: BlockName, config: OnlineConfig, engine: st
       InputError: if it holds anything else; the message names it.
     """
     path = f"{name}{SUFFIX}"
+    table = read_parquet(folder, path, len(name.seeds) * config.bins)
     where = f"{folder.location}/{path}"
-    count = len(name.seeds)
-    table = read_parquet(folder, path, count * config.bins)
-    if json.loads(table.schema.metadata[METADATA]) != _identity(config, engine):
+    if json.loads(table.schema.metadata[METADATA]) != identity(config, engine):
         raise InputError(f"{where}: must hold the config of its name, got another; {REDO}")
+    return curves_of(table, name, config, f"{where}: ", REDO, partial)
+
+
+def curves_of(
+    table: pyarrow.Table, name: BlockName, config: OnlineConfig, where: str, fix: str, partial: bool = False
+) -> Curves:
+    """The curves in a table with a row per run and bin, which must be those of a block.
+
+    Raises:
+      InputError: if they are not; the message begins with `where` and ends with `fix`.
+    """
+    count = len(name.seeds)
     # Files of an earlier version may lack a diagnostic.
     metrics = [column for column in table.column_names if column not in NOT_METRICS]
     for column in ("seed", "examples", config.problem.performance, *metrics):
         if not _is_numeric(table, column, whole=column in NOT_METRICS):
-            raise InputError(f"{where}: must have a number in every row of {column}, got others; {REDO}")
+            raise InputError(f"{where}must have a number in every row of {column}, got others; {fix}")
     if len(table) % count or (not partial and len(table) != count * config.bins):
-        raise InputError(f"{where}: must have {count} runs of {config.bins} bins, got {len(table)} rows; {REDO}")
+        raise InputError(f"{where}must have {count} runs of {config.bins} bins, got {len(table)} rows; {fix}")
     shape = count, len(table) // count
     seeds = table.column("seed").to_numpy().reshape(shape)
     if any((seeds[row] != seed).any() for row, seed in enumerate(name.seeds)):
-        raise InputError(f"{where}: must hold the seeds of its name, got others; {REDO}")
+        raise InputError(f"{where}must hold the seeds of its name, got others; {fix}")
     values = {column: table.column(column).to_numpy().reshape(shape) for column in metrics}
     return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], values)
 
@@ -254,7 +265,8 @@ def block_names(folder: Folder, suffix: str) -> list[BlockName]:
     return [name for name in parsed if name is not None]
 
 
-def _identity(config: OnlineConfig, engine: str) -> dict[str, Any]:
+def identity(config: OnlineConfig, engine: str) -> dict[str, Any]:
+    """What a file of results says of the runs in it."""
     return {"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION}
 
 

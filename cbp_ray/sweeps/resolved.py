@@ -27,14 +27,17 @@ def record_sweep(sweep: Sweep, store: Store) -> str:
       The record's name: that of the file; with its scale, if it is another than the paper's.
     """
     name = sweep.source if sweep.scale == "paper" else f"{sweep.source}@{sweep.scale}"
-    record = record_of(sweep)
-    tune = {} if sweep.tune is None else {"tune": sweep.tune.model_dump(mode="json")}
-    text = (HEAD + sweep_text(record, record["configurations"], **tune)).encode()
+    write_record(store, name, record_of(sweep), {} if sweep.tune is None else {"tune": sweep.tune.model_dump(mode="json")})
+    return name
+
+
+def write_record(store: Store, name: str, record: Record, more: Mapping[str, Any]) -> None:
+    """Writes a record under its name, with `more` keys in its sweep file."""
+    text = (HEAD + sweep_text(record, record["configurations"], **more)).encode()
     folder = store.folder / FOLDER
     folder.write(f"{name}.yaml", text)
     folder.write(f"{name}{SUFFIX}", json.dumps(record).encode())
     store.folder.write("sweep.yaml", text)
-    return name
 
 
 def record_of(sweep: Sweep) -> Record:

@@ -16,7 +16,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.figures.registry import FIGURES
 
 COMMANDS = [
-    *("run", "reproduce", "plot", "results", "status", "figures", "film", "verify", "mv", "rm"),
+    *("run", "reproduce", "plot", "results", "status", "figures", "film", "verify", "mv", "rm", "export", "import"),
     *("submit", "logs", "stop", "data", "bench", "completion"),
 ]
 
