@@ -45,7 +45,8 @@ class Program(click.Group):
             raise click.ClickException(f"{where}: {error.message.rstrip('.')}; see: {where} --help") from error
         except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
             where = f"{ctx.command_path} {ctx.invoked_subcommand}"
-            raise click.ClickException(f"{where}: {error.filename}: must be of another kind ({error.strerror})") from error
+            name = "a file" if error.filename is None else error.filename
+            raise click.ClickException(f"{where}: {name}: must be of another kind ({error.strerror})") from error
         except OSError as error:
             # What has no number is no trouble with a file: Ray's time-outs, say. A pipe that nobody reads is click's business.
             if error.errno in (None, errno.EPIPE):

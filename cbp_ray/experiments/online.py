@@ -21,7 +21,7 @@ from cbp_ray.validation import SEEDS, whole_number
 if TYPE_CHECKING:
     from cbp_ray.experiments.diagnostics import Diagnostics
 
-FORMAT = 2
+FORMAT = 3
 """Version of the checkpoints."""
 
 MOST_RUNS = 1_000_000

@@ -77,7 +77,7 @@ def _load(reference: str) -> type[Method]:
     module, _, name = reference.partition(":")
     try:
         method = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InputError(f"{VARIABLE}: must be MODULE:CLASS, got {reference!r} ({error}); correct it") from None
     if not isinstance(method, type) or not issubclass(method, Method):
         raise InputError(f"{VARIABLE}: must name a subclass of cbp_ray.methods.Method, got {reference!r}; correct it")

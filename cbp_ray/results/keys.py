@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cbp_ray.experiments.config import OnlineConfig
 
-RESULT_VERSION = 1
+RESULT_VERSION = 2
 """Goes up with every entry under **Changes results** in the changelog: old results are then never mixed with new ones."""
 
 MOST_RANGES = 8

@@ -7,7 +7,7 @@ What is removed is made again by the next run of the sweep.
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 import pyarrow
@@ -65,9 +65,14 @@ def damages(store: Store, read: Callable[[str], None] = lambda _: None) -> Itera
         read(path)
 
 
-def damaged_blocks(store: Store) -> list[BlockName]:
-    """Blocks of which a file is missing or any byte is not as it was written. Object stores have checksums of their own."""
-    return [] if store.folder.local is None else [name for name in store.names() if is_damaged(store, name)]
+def damaged_blocks(store: Store, keys: Container[str]) -> list[BlockName]:
+    """Blocks of some configurations of which a file is missing or any byte is not as it was written.
+
+    Object stores have checksums of their own.
+    """
+    if store.folder.local is None:
+        return []
+    return [name for name in store.names() if name.key in keys and is_damaged(store, name)]
 
 
 def is_damaged(store: Store, name: BlockName) -> bool:

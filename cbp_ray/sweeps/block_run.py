@@ -1,6 +1,7 @@
 """The runs of one block on a worker: advanced a few seconds at a time, kept in checkpoints, stored in the end."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -19,6 +20,27 @@ from cbp_ray.sweeps import unfinished
 from cbp_ray.sweeps.compile_lock import compile_once
 from cbp_ray.sweeps.provenance import environment
 
+
+class Patience(NamedTuple):
+    """A time that a variable of the environment may change."""
+
+    variable: str
+    default: float
+    """Seconds without it."""
+
+    def seconds(self) -> float:
+        """The time in seconds.
+
+        Raises:
+          InputError: if the variable is no such time.
+        """
+        text = os.environ.get(self.variable, str(self.default))
+        with contextlib.suppress(ValueError):
+            if 0 <= float(text) < math.inf:
+                return float(text)
+        raise InputError(f"{self.variable}: must be a number of seconds, 0 or more, got {text!r}; use {self.default:g}")
+
+
 STEP_SECONDS = 4.0
 """A worker reports about this often. Ctrl-C waits for the step that runs, and Tune waits no longer than 15 s."""
 
@@ -27,10 +49,10 @@ REPORTS_PER_SECOND = 250
 """Where so many trials run that their reports would be more than this, each reports less often, up to the longest step: the
 driver needs about 1 ms for each, and has other things to do."""
 
-CHECKPOINT_SECONDS = float(os.environ.get("CBP_RAY_CHECKPOINT_SECONDS", 45.0))
+CHECKPOINT_SECONDS = Patience("CBP_RAY_CHECKPOINT_SECONDS", 45.0)
 """A trial that lasts longer leaves a checkpoint behind this often; the variable is read on the nodes."""
 
-STORAGE_SECONDS = float(os.environ.get("CBP_RAY_STORAGE_SECONDS", 60.0))
+STORAGE_SECONDS = Patience("CBP_RAY_STORAGE_SECONDS", 60.0)
 """A trial that is done tries for so long to store its results if it can't; the variable is read on the nodes."""
 
 STORAGE_PAUSE_SECONDS = 2.0
@@ -47,6 +69,16 @@ LIVE_BINS = 512
 
 SPEED = "examples_per_second"
 """A number of reports that results do not have: examples per second, of all seeds of a block together."""
+
+
+def check_patience() -> None:
+    """Refuses variables that are no times, before a sweep starts.
+
+    Raises:
+      InputError: if one is none.
+    """
+    for each in (CHECKPOINT_SECONDS, STORAGE_SECONDS):
+        each.seconds()
 
 
 def pace_of(at_once: int) -> float:
@@ -189,7 +221,7 @@ class BlockRun:
             now, bins = time.monotonic(), bins + 1
             self._note(point, now - bin_begun)
             bin_begun = now
-            if now - self.saved >= CHECKPOINT_SECONDS or self._task_ended(now):
+            if now - self.saved >= CHECKPOINT_SECONDS.seconds() or self._task_ended(now):
                 self._save()
             # The last bin is reported together with the end: a scheduler that counts examples would stop the trial before.
             if (now >= until or bins == self.every_bins) and point.index + 1 < point.bins:
@@ -204,7 +236,7 @@ class BlockRun:
         return self._report(done=True)
 
     def _store(self, about: dict[str, Any]) -> None:
-        until = time.monotonic() + STORAGE_SECONDS
+        until = time.monotonic() + STORAGE_SECONDS.seconds()
         while True:
             try:
                 self.store.write(self.block, self.curves, about)
@@ -212,7 +244,7 @@ class BlockRun:
             except OSError:
                 if time.monotonic() >= until:
                     raise
-                time.sleep(min(STORAGE_PAUSE_SECONDS, STORAGE_SECONDS))
+                time.sleep(min(STORAGE_PAUSE_SECONDS, STORAGE_SECONDS.seconds()))
 
     def interrupt(self) -> None:
         """Keeps what is done so far, if it took long enough to be worth keeping."""

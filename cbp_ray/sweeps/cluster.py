@@ -25,6 +25,8 @@ ANSWER_SECONDS = 5.0
 
 WATCH_SECONDS = 5.0
 """Seconds between two questions to a cluster's GCS."""
+MISSES = 2
+"""After how many questions in a row without an answer it is said."""
 
 OF_SWEEPS = {
     # Our own progress says what happens; Tune's loggers repeat it for every trial.
@@ -226,18 +228,25 @@ def watched(say: Callable[[str], None]) -> Iterator[None]:
     address, over = ray.get_runtime_context().gcs_address, threading.Event()
 
     def watch() -> None:
-        answered = True
+        missed = 0
         while not over.wait(WATCH_SECONDS):
-            before = answered
+            before = missed
             try:
                 _check_answers(address)
-                answered = True
-            except InputError:
-                answered = False
-            if before and not answered:
-                say(f"Ray's GCS at {address} does not answer; Ray gives it a minute to come back, and the sweep ends then")
-            elif answered and not before:
-                say(f"Ray's GCS at {address} answers again")
+                missed = 0
+            except Exception:  # whatever it is, there was no answer
+                missed += 1
+            # Once may be chance: a busy head answers late.
+            if missed == MISSES:
+                _say(f"Ray's GCS at {address} does not answer; Ray gives it a minute to come back, and the sweep ends then")
+            elif before >= MISSES and not missed:
+                _say(f"Ray's GCS at {address} answers again")
+
+    def _say(message: str) -> None:
+        # Nobody may be there to hear it any more.
+        with contextlib.suppress(OSError, ValueError):
+            if not over.is_set():
+                say(message)
 
     thread = threading.Thread(target=watch, name="watch over the GCS", daemon=True)
     thread.start()
@@ -245,7 +254,8 @@ def watched(say: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join()
+        # A question that is under way may take longer, and harms nobody.
+        thread.join(1.0)
 
 
 def slots(resources: Resources, helpers: int = 0) -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -47,7 +48,7 @@ def run_sweep(
       sweep: what to run, from `load_sweep`.
       storage: folder or URI; all nodes of the cluster must see the same one.
       address: address of a Ray cluster; without it, a local one is started for the length of the sweep.
-      progress: told of every event.
+      progress: told of one event after the other; now and then from another thread.
       retries: how many times more a trial is tried that fails.
       tensorboard: whether to write a TensorBoard run per configuration.
       max_concurrent: how many trials may run at the same time; as many as fit without it.
@@ -61,18 +62,27 @@ def run_sweep(
       KeyboardInterrupt: after Ctrl-C; what was done is kept.
     """
     # Its protocol buffers take half a second to load, and `cbp-ray status`, which imports this, needs none.
+    from cbp_ray.sweeps.block_run import check_patience
     from cbp_ray.sweeps.board_updates import BoardUpdates, most_runs
 
     store = Store(storage, sweep.name)
     address = cluster.resolve_address(address)
     most_runs()  # refuses what is no number
+    check_patience()
     if sweep.loggers:
         from cbp_ray.sweeps.loggers import LoggerUpdates, check_loggers
 
         check_loggers(sweep, store)
 
+    # The watch over a cluster speaks from a thread of its own.
+    one_at_a_time = threading.RLock()
+
+    def tell(event: Event) -> None:
+        with one_at_a_time:
+            progress(event)
+
     def say(doing: str) -> None:
-        progress(Event("phase", Totals(0, 0, 0, 0, 0.0, doing=doing)))
+        tell(Event("phase", Totals(0, 0, 0, 0, 0.0, doing=doing)))
 
     say(f"looking up what is stored in {store.folder.location}")
     damaged = _damaged(sweep, store)
@@ -91,7 +101,7 @@ def run_sweep(
         totals.stored_seconds, totals.resumed_trials, totals.doing = plan.stored_seconds, plan.resumed, "starting workers"
 
         def warn(message: str) -> None:
-            progress(Event("warning", totals, {"message": message}))
+            tell(Event("warning", totals, {"message": message}))
 
         for name in damaged:
             # Another start may have made it again by now.
@@ -103,11 +113,11 @@ def run_sweep(
         boards = BoardUpdates(sweep, store, missing.names, live, warn) if tensorboard else None
         loggers = [LoggerUpdates(sweep, store, missing.names, warn)] if sweep.loggers else []
         if missing.any:
-            progress(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
+            tell(Event("start", totals, {"sweep": sweep.name, "storage": store.folder.location}))
             if slots == 0:
                 news.append(f"{_does_not_fit(sweep)} Waiting for one to come up.")
-            for message in news:
-                warn(message)
+        for message in news:
+            warn(message)
         heartbeat = Heartbeat(store, record, totals)
         try:
             if missing.any:
@@ -117,7 +127,7 @@ def run_sweep(
             if missing.any:
                 from cbp_ray.sweeps.tune_callback import SweepCallback
 
-                callback = SweepCallback(plan, store, totals, progress, heartbeat, live, boards)
+                callback = SweepCallback(plan, store, totals, tell, heartbeat, live, boards)
                 # That a GCS of our own is dead, the driver notices by itself, and soon.
                 with cluster.watched(warn) if address is not None else contextlib.nullcontext():
                     _fit(plan, store, slots, retries, callback, max_concurrent, loggers)
@@ -129,7 +139,7 @@ def run_sweep(
                             each.finish()
                 # A process that was killed after its last trial has left the sign that it runs.
                 heartbeat.beat("finished", force=True)
-                progress(Event("end", totals))
+                tell(Event("end", totals))
         except BaseException as error:
             # Ray turns the signal that stops a job into SystemExit.
             stopped = isinstance(error, KeyboardInterrupt | SystemExit)
@@ -150,7 +160,7 @@ def _damaged(sweep: Sweep, store: Store) -> set[BlockName]:
         own = {name.key for name in SearchLog(store, search_key(sweep)).drawn()}
     else:
         own = {config_key(configuration.config, sweep.engine) for configuration in sweep.configurations}
-    return {name for name in damaged_blocks(store) if name.key in own}
+    return set(damaged_blocks(store, own))
 
 
 @contextlib.contextmanager

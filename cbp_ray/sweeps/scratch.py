@@ -30,7 +30,8 @@ def remove_forsaken_scratch() -> None:
         # What is not there any more was removed by another process at the same moment.
         with contextlib.suppress(OSError, Timeout):
             about = folder.lstat()
-            is_new = time.time() - about.st_ctime < NEW
+            # A clock that was set back since makes it no newer than a minute.
+            is_new = abs(time.time() - about.st_ctime) < NEW
             if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not is_new:
                 with FileLock(folder / LOCK, blocking=False):
                     shutil.rmtree(folder, ignore_errors=True)

@@ -134,6 +134,8 @@ def load_sweep(
     Raises:
       InputError: one line with file, field, rule, value and fix.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"load_sweep: must get the path of a sweep file, got {path!r}; use 'sweep.yaml', say")
     path = Path(path)
     document = read_sweep_file(path, overrides, seeds, scale)
     try:

@@ -4,6 +4,8 @@ The document has the keys of the file but for `include`, `scales` and `base`, an
 its settings, each with `base` under it. A file without `groups` is one grid: its base, under the name `NO_GROUP`.
 """
 
+import difflib
+import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,6 +104,8 @@ def _read(path: Path, including: tuple[Path, ...] = (), files: list[Path] | None
         # Not its content: the file may be another than its author thinks, and hold secrets.
         found = "an empty file" if document is None else f"a {type(document).__name__}"
         raise InputError(f"{path.name}: must be a mapping with sweep, seeds and base, got {found}; see tune_configs/")
+    if including:
+        _check_included(document, path, including[-1])
     included = document.pop("include", [])
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
@@ -112,12 +116,37 @@ def _read(path: Path, including: tuple[Path, ...] = (), files: list[Path] | None
     return merge(merged, document)
 
 
+def _check_included(document: Document, path: Path, by: Path) -> None:
+    """Refuses an included file that is YAML and no sweep file: it may be another than its author thinks, and hold secrets.
+
+    A key is quoted only where it is nearly one of ours, and values are not.
+    """
+    known = (*KEYS, "include")
+    for key in document:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            found = f"{key}; did you mean {close[0]!r}?" if close else "another; correct the path"
+            raise InputError(f"{path.name} (included by {by.name}): must only have settings of sweep files, got {found}")
+
+
 def _text(path: Path) -> str:
-    """The text of a sweep file. Devices and pipes, which may never end, are not opened."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("no file")
-    with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
+    """The text of a sweep file. Devices and pipes, which may never end, are not read."""
+
+    def opener(name: str, flags: int) -> int:
+        # What has nothing to read, as some files of the kernel, then says so instead of waiting for ever.
+        return os.open(name, flags | os.O_NONBLOCK)
+
+    with open(path, "rb", buffering=0, opener=opener) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("no file")
+        content = b""
+        while len(content) <= MOST_BYTES:
+            part = file.read(MOST_BYTES + 1 - len(content))
+            if part is None:
+                raise ValueError("no file that ends")
+            if not part:
+                break
+            content += part
     if len(content) > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES // 2**20} MiB")
     return content.decode("utf-8")

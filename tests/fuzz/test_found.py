@@ -33,6 +33,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("variable", ["CBP_RAY_CHECKPOINT_SECONDS", "CBP_RAY_STORAGE_SECONDS", "CBP_RAY_METHODS"])
+@pytest.mark.parametrize("value", ["abc", "nan", "inf", "-1", ".x", ".x:y"])
+def test_variables_of_the_environment(variable: str, value: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv(variable, value)
+    said = answer(["run", "file.yaml", "--storage", "results"])
+    assert said.code == 2 and variable in said.err
+    assert [path.name for path in folder.iterdir()] == ["file.yaml"]
+
+
+def test_a_sweep_file_must_be_named_by_its_path() -> None:
+    with pytest.raises(InputError, match="path"):
+        load_sweep(3)  # type: ignore[arg-type]
+
+
 def test_a_sweep_that_has_no_results_yet_is_shown() -> None:
     assert answer(["results", "file.yaml"]).code == 0
 

@@ -197,7 +197,7 @@ def test_includes_that_grow_like_powers_are_refused(folder: Path) -> None:
     assert said.code == 2 and str(sweep_file.MOST_FILES) in said.err
 
 
-@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "loop.yaml", "pipe", ".", "", "/dev/zero", "/proc/self/mem"])
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "loop.yaml", "pipe", ".", "", "/dev/zero", "/proc/self/mem", "/proc/kmsg"])
 def test_what_can_t_be_included_is_one_line(name: str, folder: Path) -> None:
     import os
 
@@ -205,6 +205,22 @@ def test_what_can_t_be_included_is_one_line(name: str, folder: Path) -> None:
     (folder / "loop.yaml").symlink_to(folder / "loop.yaml")
     (folder / "file.yaml").write_text(yaml.safe_dump({"include": [name], **GOOD}))
     assert answer(["run", "file.yaml", "--dry-run"]).code == 2
+
+
+@pytest.mark.parametrize("text", ["root:*:20228:0:99999:7:::\n", "auths: {r: {auth: SECRET}}\n", "SECRET: 1\nbase: {}\n"])
+def test_what_is_included_and_no_sweep_file_is_not_quoted(text: str, folder: Path) -> None:
+    (folder / "other.yaml").write_text(text)
+    (folder / "file.yaml").write_text(yaml.safe_dump({"include": ["other.yaml"], **GOOD}))
+    said = answer(["run", "file.yaml", "--dry-run"])
+    assert said.code == 2 and "other.yaml (included by file.yaml)" in said.err
+    assert not any(secret in said.err for secret in ("root", "20228", "SECRET", "auth"))
+
+
+def test_a_misspelt_setting_of_an_included_file_is_named(folder: Path) -> None:
+    (folder / "other.yaml").write_text("sedes: 0:3\n")
+    (folder / "file.yaml").write_text(yaml.safe_dump({"include": ["other.yaml"], **GOOD}))
+    said = answer(["run", "file.yaml", "--dry-run"])
+    assert said.code == 2 and "'seeds'" in said.err
 
 
 @pytest.mark.parametrize("name", ["../x", "..", "/tmp/x", "a/b", "a\\b", ".hidden", "x" * 101, "a\n", "figures", "~", "con\0"])

@@ -107,7 +107,7 @@ def test_another_engine_or_result_version_is_another_key(tmp_path: Path, monkeyp
     store_block(Store(tmp_path, "sweep"), make_config(), (0, 1))
     with pytest.raises(MissingResults):
         Store(tmp_path, "sweep").read_curves(make_config(), [0, 1], engine="torch")
-    monkeypatch.setattr("cbp_ray.results.keys.RESULT_VERSION", 2)
+    monkeypatch.setattr("cbp_ray.results.keys.RESULT_VERSION", 0)
     with pytest.raises(MissingResults):
         Store(tmp_path, "sweep").read_curves(make_config(), [0, 1])
 

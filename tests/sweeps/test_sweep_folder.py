@@ -103,7 +103,7 @@ def test_a_failure_and_a_checkpoint_end_when_all_their_runs_are_stored_in_whatev
     sweep, store = load_sweep(write(tmp_path / "small.yaml", SMALL)), Store(tmp_path, "small")
     block = Block(sweep.configurations[0].config, sweep.engine, sweep.seeds)
     failures.record(store, block, "cbp", 3, "Traceback\nOSError: no")
-    monkeypatch.setattr(block_run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setenv("CBP_RAY_CHECKPOINT_SECONDS", "0")
     monkeypatch.setattr(block_run, "STEP_SECONDS", 0.0)
     BlockRun(store, block).advance()
     record_sweep(sweep, store)

@@ -91,7 +91,7 @@ def test_a_trial_that_was_cut_short_ends_with_the_same_bits(
     config = make_config() if engine == "kernel" else make_config(examples=500, bin_size=100)
     block, store = Block(config, engine, (0, 1, 5)), Store(tmp_path, "sweep")
     monkeypatch.setattr(block_run, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(block_run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setenv("CBP_RAY_CHECKPOINT_SECONDS", "0")
     work = BlockRun(store, block)
     work.advance()
     work.advance()
@@ -134,7 +134,7 @@ def test_permuted_mnist_goes_on_from_its_last_task(tmp_path: Path, monkeypatch: 
 def test_a_checkpoint_that_cannot_be_used_is_not(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block, store = Block(make_config(), "kernel", (0, 1)), Store(tmp_path, "sweep")
     monkeypatch.setattr(block_run, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(block_run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setenv("CBP_RAY_CHECKPOINT_SECONDS", "0")
     BlockRun(store, block).advance()
     path = tmp_path / "sweep" / "checkpoints" / f"{block.trial_id}.npz"
     if damage == "other config":

@@ -95,6 +95,19 @@ def test_a_block_that_is_damaged_is_named_and_made_again(file: Path, tmp_path: P
     assert_bit_equal(sweep, tmp_path)
 
 
+def test_a_damaged_block_is_named_also_when_others_hold_its_runs(file: Path, tmp_path: Path) -> None:
+    sweep = load_sweep(file)
+    run_sweep(sweep, tmp_path)
+    store, each = Store(tmp_path, sweep.name), sweep.configurations[0]
+    again = Block(each.config, sweep.engine, sweep.seeds[:2])
+    store.write(again, store.read_curves(each.config, again.seeds), {"host": "there"})
+    damaged = tmp_path / "small" / "curves" / f"{again.name}.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    told, redone = run(sweep, tmp_path)
+    assert redone.trials_done == 0 and not damaged.exists()
+    assert [event.about["message"].partition(" ")[0] for event in told if event.kind == "warning"] == [again.trial_id]
+
+
 @pytest.mark.long
 def test_more_seeds_more_values_and_other_files_run_only_what_is_new(file: Path, tmp_path: Path) -> None:
     run_sweep(load_sweep(file, seeds="2:5"), tmp_path)
