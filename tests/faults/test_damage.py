@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fault_help import TRIALS, Scene, kill, scene, wait_until, workers
+from fault_help import TRIALS, Scene, kill, remount, scene, small_disk, wait_until, workers
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
 
@@ -119,6 +119,22 @@ def test_boards_that_are_deleted_come_back(tmp_path: Path) -> None:
         made.finish()
         runs = list((made.storage / "faults" / "tensorboard").rglob("events.out.tfevents.*"))
         assert len({path.parent for path in runs}) == TRIALS
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_boards_on_a_disk_that_fails_stop_nothing(trouble: str, tmp_path: Path) -> None:
+    with scene(tmp_path) as made:
+        (made.storage / "faults").mkdir(parents=True)
+        with small_disk(made.storage / "faults" / "tensorboard", "12k") as disk:
+            if trouble == "read-only":
+                remount(disk, "ro")
+            program = made.finish()
+            warnings = [event for event in program.events if event["event"] == "warning"]
+            assert any("ensor" in json.dumps(warning) for warning in warnings)
+        made.finish()
+        made.check()
 
 
 def test_boards_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
