@@ -116,8 +116,8 @@ VICTIMS = {"env-runner": "ray::SlipperyEnvRunner", "learner": "ray::_WrappedExec
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What a run of `rllib_ext.train` logs of which nothing is killed."""
-    return train(tmp_path_factory.mktemp("whole"), None)
+    """What a run of `rllib_ext.train` with two env runners logs of which nothing is killed."""
+    return train(tmp_path_factory.mktemp("whole"), None, 2)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
@@ -126,7 +126,8 @@ def test_a_process_of_rllib_is_killed(victim: str, tmp_path: Path, whole: list[d
 
     An iteration whose only env runner died waits for the new one: none is without samples.
     """
-    logged, schedule = train(tmp_path, VICTIMS[victim]), FrictionSchedule(seed=3, period=8192)
+    runners = 1 if victim == "env-runner" else 2
+    logged, schedule = train(tmp_path, VICTIMS[victim], runners), FrictionSchedule(seed=3, period=8192)
     seen = [steps_of(row) for row in logged]
     assert set(seen) == set(range(4096, 32_769, 4096))
     for steps, row in zip(seen, logged, strict=True):
@@ -144,12 +145,12 @@ def steps_of(row: dict[str, Any]) -> int:
     return int(row["env_runners"]["num_env_steps_sampled_lifetime"])
 
 
-def train(folder: Path, victim: str | None) -> list[dict[str, Any]]:
+def train(folder: Path, victim: str | None, runners: int) -> list[dict[str, Any]]:
     """Runs `rllib_ext.train`, and kills one of its processes after some iterations. Returns what Tune has logged."""
-    options = ["--num-env-runners", "1", "--num-learners", "1", "--seed", "3", "--replacement-rate", "1e-3"]
+    options = ["--num-env-runners", str(runners), "--num-learners", "1", "--seed", "3", "--replacement-rate", "1e-3"]
     options += ["--friction-period", "8192", "--stop-timesteps", "32768", "--checkpoint-freq", "1"]
     command = [sys.executable, "-m", "rllib_ext.train", "--storage-path", str(folder), "--name", "run", *options]
-    with scene(folder) as made, nodes(made, 3) as cluster:
+    with scene(folder) as made, nodes(made, runners + 2) as cluster:
         command += ["--address", cluster.address]
         environment = {**os.environ, MARK: made.name, "RAY_worker_niceness": "0"}
         program = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
