@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cbp_ray_benchmarks import scaling_points
 from cbp_ray_benchmarks.scaling_figure import draw
@@ -34,6 +34,8 @@ SIZES = {
     "live": (10, 100, 1_000, 10_000),
 }
 """Sizes of every part: trials, nodes, seeds of a block, trials of one worker, trials that report often, trials that run."""
+MOST_DIGITS = 9
+"""Digits that the size of a point may have."""
 PARTS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "trials": scaling_points.trials,
     "nodes": scaling_points.nodes,
@@ -125,15 +127,23 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:,.2f}"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def _point(argument: str) -> tuple[str, int]:
     part, _, size = argument.partition("-")
-    if part not in PARTS or not size.isdecimal() or int(size) == 0:
+    # Python reads no number of thousands of digits, and says so with an error.
+    if part not in PARTS or not size.isdecimal() or len(size) > MOST_DIGITS or int(size) == 0:
         raise argparse.ArgumentTypeError(f"{argument!r} is no point; write a part ({', '.join(PARTS)}) and a size: trials-10")
     return part, int(size)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Some points of the benchmark alone.")
+    parser = _Parser("python -m cbp_ray_benchmarks.scaling", description="Some points of the benchmark alone.")
     parser.add_argument("points", nargs="+", type=_point, metavar="PART-SIZE", help=f"part: {', '.join(PARTS)}")
     for part, size in parser.parse_args().points:
         print(json.dumps({f"{part}-{size}": measure(part, size)}))

@@ -1,5 +1,7 @@
 """Complete messages, word for word: the one place that changes when a message is reworded."""
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,20 @@ def test_messages_say_field_rule_value_and_fix(
     assert main(arguments) == 2
     assert capsys.readouterr().err == f"{message}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["file.yaml"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["foo", "foo-10", "trials", "trials-0", "trials-ten", pytest.param("trials-" + "9" * 5000, id="thousands of digits")],
+)
+def test_a_point_that_the_scaling_benchmark_does_not_have_is_one_line(
+    word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scaling", word])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "scaling.py"), run_name="__main__")
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        f"python -m cbp_ray_benchmarks.scaling: argument PART-SIZE: {word!r} is no point; write a part (trials, nodes, seeds, "
+        "worker, reports, live) and a size: trials-10\n"
+    )
