@@ -1,13 +1,16 @@
 """RLlib configs with `.continual_backprop(...)` and `.plasticity(...)`; that of PPO has the paper's settings (appendix D)."""
 
 import difflib
+import importlib.util
 import logging
+import sys
 import time
 from inspect import signature
 from typing import Any, Self
 
 import gymnasium
 import torch
+from gymnasium.envs.registration import parse_env_id
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -239,7 +242,10 @@ def _check_environment(name: Any) -> None:
     """Refuses a name that nobody knows. RLlib would find out in a worker, and fail with an unrelated error."""
     registry: Any = _global_registry
     # Tune's registry has ASCII names only, and fails over others.
-    if not isinstance(name, str) or ":" in name or (name.isascii() and registry.contains(ENV_CREATOR, name)):
+    if not isinstance(name, str) or (name.isascii() and registry.contains(ENV_CREATOR, name)):
+        return
+    if ":" in name:
+        _check_module_of_environment(name)
         return
     specs = gymnasium.registry.values()
     unversioned = {spec.name if spec.namespace is None else f"{spec.namespace}/{spec.name}" for spec in specs}
@@ -248,6 +254,27 @@ def _check_environment(name: Any) -> None:
         close = difflib.get_close_matches(name, known, 1)
         fix = f"did you mean {close[0]!r}?" if close else "register it first"
         raise InputError(f".environment({name!r}): must be one of Gymnasium's, or known to ray.tune.register_env; {fix}")
+
+
+def _check_module_of_environment(name: str) -> None:
+    """Refuses MODULE:NAME without a module that can be found, which Gymnasium would import, or without a name after it."""
+    module, _, rest = name.partition(":")
+    try:
+        if ":" in rest or not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError
+        parse_env_id(rest)
+    except (gymnasium.error.Error, ValueError):
+        raise InputError(
+            f".environment({name!r}): must be MODULE:NAME, got another form; use 'package.module:Name-v0'"
+        ) from None
+    reason = ""
+    try:
+        # `__main__`, for one, can be imported but not found.
+        found = sys.modules.get(module) is not None or importlib.util.find_spec(module) is not None
+    except (Exception, SystemExit) as error:  # whatever the packages around the module do when they are imported
+        found, reason = False, f" ({' '.join(str(error).split()) or type(error).__name__})"
+    if not found:
+        raise InputError(f".environment({name!r}): module {module} must be there, got none{reason}; install it, or correct it")
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
@@ -275,7 +302,9 @@ class ContinualPPO(GlobalStepAlgorithm, PPO):
         restored: list[int] = super().restore_env_runners(env_runner_group)
         deadline = time.monotonic() + RESTART_SECONDS
         samples = env_runner_group is self.env_runner_group and env_runner_group.num_remote_env_runners() > 0
-        while samples and not env_runner_group.num_healthy_remote_workers():
+        # Ray starts no runner again that the config does not want to have back.
+        returns = samples and self.config.restart_failed_env_runners
+        while returns and not env_runner_group.num_healthy_remote_workers():
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2)
@@ -289,8 +318,9 @@ class ContinualPPO(GlobalStepAlgorithm, PPO):
         self.metrics.log_value(WITHOUT_UPDATE, int(self.missed > 0), reduce="lifetime_sum")
         if self.missed:
             said = "no environment runner returned an episode; see the errors of the runners above"
-            if self.missed == TRIES:
-                raise RuntimeError(f"{TRIES} times in a row, {said}")
+            # Also of the steps after that, for callers that go on.
+            if self.missed >= TRIES:
+                raise RuntimeError(f"{self.missed} times in a row, {said}")
             LOGGER.warning(f"nothing was learned, and it is tried again: {said}")
 
     def _steps_trained(self) -> Any:

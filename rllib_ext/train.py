@@ -12,16 +12,19 @@ yourself. A run that belongs to another user, or that everybody can write to, is
 
 import argparse
 import json
+import logging
 import math
 import os
 import stat
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 import click
 
+from cbp_ray.cli.options import check_writable
 from cbp_ray.errors import ClusterError, InputError
 from cbp_ray.presets import Utility
 
@@ -122,7 +125,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a call; those that a resumed run has of its own are read from its folder.
 
     Raises:
-      InputError: for a name that is taken, one that is not there, or an option that contradicts the resumed run.
+      InputError: for a name that is taken, one that is not there, a folder that can't be written, or an option that
+        contradicts the resumed run.
     """
     options = parser().parse_args(arguments)
     if options.replacement_rate is None and (options.utility or options.maturity_threshold is not None):
@@ -143,6 +147,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         there = "there is none" if options.resume else "there is one already"
         fix = "leave --resume out" if options.resume else "give another --name, or --resume it"
         raise InputError(f"--name: {there} in {folder}; {fix}")
+    # Here, because Ray takes half a minute to start.
+    check_writable(folder if options.resume else storage, "--storage-path")
     if not options.resume:
         return options
     check_own(folder)
@@ -189,7 +195,7 @@ def make_config(options: argparse.Namespace) -> Any:
             maturity_threshold=MATURITY_THRESHOLD if options.maturity_threshold is None else options.maturity_threshold,
             utility=options.utility,
         )
-    _check_environment(options.env, options.algo)
+    _check_environment(options.env, options.algo, config)
     try:
         config.validate()
     except ValueError as error:
@@ -197,20 +203,51 @@ def make_config(options: argparse.Namespace) -> Any:
     return config
 
 
-def _check_environment(name: str, algorithm: str) -> None:
-    """Refuses names that Gymnasium does not know, and actions that are not the algorithm's: RLlib would do so in a worker."""
+def _check_environment(name: str, algorithm: str, config: Any) -> None:
+    """Refuses environments that Gymnasium can't make or that the algorithm can't learn: RLlib would do so in a worker."""
     import gymnasium
 
     try:
-        environment: Any = gymnasium.make(name)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise InputError(f"--env: must be the name of an environment, got {name!r} ({' '.join(str(error).split())})") from None
-    kind = type(environment.action_space).__name__
-    environment.close()
-    if kind != ACTIONS.get(algorithm, kind):
+        # What is only worth a warning is said in training, and would be a second line here.
+        with warnings.catch_warnings(action="ignore"):
+            environment: Any = gymnasium.make(name)
+            spaces = environment.observation_space, environment.action_space
+            environment.close()
+    except (Exception, SystemExit) as error:  # a module before a colon is imported, and can fail in any way
+        raise InputError(f"--env: must be the name of an environment, got {name!r} ({_reason(error)})") from None
+    observations, actions = (type(space).__name__ for space in spaces)
+    if actions != ACTIONS.get(algorithm, actions):
         raise InputError(
-            f"--env: {algorithm} must have {ACTIONS[algorithm]} actions, got {name} with {kind}; use another --algo"
+            f"--env: {algorithm} must have {ACTIONS[algorithm]} actions, got {name} with {actions}; use another --algo"
         )
+    try:
+        _build_networks(config, spaces)
+    except Exception as error:
+        raise InputError(
+            f"--env: must have observations and actions that RLlib's networks take, vectors for instance, got {name} with "
+            f"{observations} observations and {actions} actions ({_reason(error)}); use another, or a wrapped one"
+        ) from None
+
+
+def _build_networks(config: Any, spaces: tuple[Any, Any]) -> None:
+    """Builds the networks for the spaces of an environment, which fails for spaces that they can't take."""
+    import torch
+    from ray.rllib.core import DEFAULT_MODULE_ID
+
+    before = logging.root.manager.disable
+    # Before RLlib fails, it warns of the old API stack, which is not the reason.
+    logging.disable(logging.WARNING)
+    try:
+        # Initial weights are drawn, and the run's own shall not depend on it.
+        with torch.random.fork_rng(devices=[]):
+            config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: spaces}).build()
+    finally:
+        logging.disable(before)
+
+
+def _reason(error: BaseException) -> str:
+    """What an error says, in one line that is not too long."""
+    return " ".join(str(error).split())[:300].rstrip(" .") or type(error).__name__
 
 
 def _check_fits(config: Any, options: argparse.Namespace) -> None:

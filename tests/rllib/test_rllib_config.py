@@ -2,16 +2,19 @@
 
 import pickle
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ray.rllib.algorithms.ppo.ppo import PPO
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune.registry import register_env
 from rllib_help import ACTIONS, MODULE, OBSERVATIONS, SPACES, config, mini_batch, parameters
 from torch import Tensor, nn
@@ -21,6 +24,7 @@ from cbp_ray.errors import InputError
 from cbp_ray.methods import ContinualBackprop
 from rllib_ext import ContinualPPOConfig, algorithms
 from rllib_ext.algorithms import ContinualDQNConfig, ContinualSACConfig
+from rllib_ext.config import TRIES, ContinualPPO
 from rllib_ext.learners.diagnostics import of_activations
 from rllib_ext.learners.targets import Targets
 from rllib_ext.learners.topology import hidden_layers
@@ -163,6 +167,77 @@ def test_an_environment_that_nobody_knows_is_named(name: str, fix: str) -> None:
     with pytest.raises(InputError) as caught:
         ContinualPPOConfig().environment(name).validate()
     assert str(caught.value).endswith(fix) and str(caught.value).startswith(f".environment({name!r}): ")
+
+
+@pytest.mark.parametrize("name", [":x", ".:x", "..:x", "a:b:c", "ale_py:", "package.:X-v1", "a b:X-v1", "gymnasium:X v1"])
+def test_an_environment_with_a_colon_must_have_one_module_and_one_name(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ContinualPPOConfig().environment(name).validate()
+    assert str(caught.value) == (f".environment({name!r}): must be MODULE:NAME, got another form; use 'package.module:Name-v0'")
+
+
+def test_a_module_of_an_environment_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unwilling").mkdir()
+    (tmp_path / "unwilling" / "__init__.py").write_text("raise SystemExit('no licence')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, why in (
+        ("nomod", ""),
+        ("gymnasium.nomod", ""),
+        ("nomod.inner", "No module"),
+        ("unwilling.inner", "no licence"),
+    ):
+        with pytest.raises(InputError, match=rf"module {module} must be there, got none.*{why}.*; install it") as caught:
+            ContinualPPOConfig().environment(f"{module}:X-v1").validate()
+        assert "\n" not in str(caught.value)
+
+
+def test_an_environment_may_name_the_module_that_registers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "registering.py").write_text("raise AssertionError('a config only looks whether it is there')")
+    monkeypatch.syspath_prepend(tmp_path)
+    register_env("a:b:c of Tune", lambda _: gym.make("CartPole-v1"))
+    for name in ("registering:Made-v0", "gymnasium:CartPole-v1", "gymnasium.envs:CartPole", "__main__:X-v1", "a:b:c of Tune"):
+        ContinualPPOConfig().environment(name).validate()
+
+
+class Lost:
+    """Env runners that are all gone for ever."""
+
+    def num_remote_env_runners(self) -> int:
+        return 2
+
+    def num_healthy_remote_workers(self) -> int:
+        return 0
+
+    def probe_unhealthy_env_runners(self) -> list[int]:
+        return []
+
+
+def without_runners(monkeypatch: pytest.MonkeyPatch, restarts: bool = True) -> ContinualPPO:
+    """An algorithm that needs no Ray: it has a config and runners that are gone, and its steps sample nothing."""
+    made = ContinualPPO.__new__(ContinualPPO)
+    made.config = ContinualPPOConfig().fault_tolerance(restart_failed_env_runners=restarts, ignore_env_runner_failures=True)
+    made.env_runner_group, made.metrics = Lost(), MetricsLogger()
+    monkeypatch.setattr(PPO, "training_step", lambda self: None)
+    return made
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_runners_are_waited_for_only_if_they_are_started_again(restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr("rllib_ext.config.RESTART_SECONDS", 0.05)
+    monkeypatch.setattr("time.sleep", naps.append)
+    made = without_runners(monkeypatch, restarts)
+    assert made.restore_env_runners(made.env_runner_group) == []
+    assert bool(naps) == restarts
+
+
+def test_a_caller_that_goes_on_after_too_many_steps_without_samples_is_told_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = without_runners(monkeypatch)
+    for _ in range(TRIES - 1):
+        made.training_step()
+    for missed in (TRIES, TRIES + 1, TRIES + 2):
+        with pytest.raises(RuntimeError, match=f"^{missed} times in a row, no environment runner"):
+            made.training_step()
 
 
 def test_an_environment_may_be_registered_or_have_no_version() -> None:

@@ -1,6 +1,7 @@
 """`python -m rllib_ext.train`: options of RLlib's own scripts, checkpoints, resume."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -46,6 +47,14 @@ def test_other_algorithms_of_rllib() -> None:
         (["--replacement-rate", "2"], "replacement_rate"),
         (["--weight-decay", "-1"], "weight_decay"),
         (["--algo", "DQN"], "--env: DQN must have Discrete actions, got SlipperyAnt-v0 with Box"),
+        (["--env", ":x"], "--env: must be the name of an environment, got ':x' (Empty module name)"),
+        (["--env", ".:x"], "--env: must be the name of an environment, got '.:x'"),
+        (["--env", "..:x"], "--env: must be the name of an environment, got '..:x'"),
+        (["--env", "a:b:c"], "--env: must be the name of an environment, got 'a:b:c'"),
+        (["--env", "nomod:X-v1"], "No module named 'nomod'"),
+        (["--env", "FrozenLake-v1"], "take, vectors for instance, got FrozenLake-v1 with Discrete observations"),
+        (["--env", "Blackjack-v1"], "take, vectors for instance, got Blackjack-v1 with Tuple observations"),
+        (["--env", "FrozenLake-v1", "--algo", "DQN"], "got FrozenLake-v1 with Discrete observations"),
         (["--resume"], "--name: there is none"),
         (["--address", "ray://elsewhere:10001"], "address: must be HOST:PORT"),
         (["--utility", "overall"], "--utility: must come with --replacement-rate"),
@@ -58,6 +67,56 @@ def test_bad_input_is_one_line(options: list[str], message: str, tmp_path: Path,
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fails", ["raise LookupError('no licence')", "raise SystemExit('no licence')"])
+def test_a_module_of_an_environment_that_fails_is_one_line(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "licensed.py").write_text(fails)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["--env", "licensed:Made-v0", "--storage-path", str(tmp_path / "results")]) == 2
+    assert capsys.readouterr().err.endswith("got 'licensed:Made-v0' (no licence)\n")
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test in which Ray is asked for, or a config that RLlib takes seconds for."""
+
+    def started(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something was started")
+
+    for name in ("cbp_ray.sweeps.cluster.connected", "ray.init", "rllib_ext.train.make_config"):
+        monkeypatch.setattr(name, started)
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize("storage", ["/proc/x", "file", "file/x"])
+def test_a_storage_that_cannot_be_written_is_refused_before_anything_is_started(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert main(["--env", "CartPole-v1", "--storage-path", storage]) == 2
+    error = capsys.readouterr().err
+    assert "--storage-path: must be a folder that can be written, got" in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_run_that_can_no_longer_be_written_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ppo").mkdir()
+    (tmp_path / "ppo" / "options.json").write_text("{}")
+
+    def read_only(dir: Path) -> Any:  # as tempfile calls it
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    assert main(["--resume", "--storage-path", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"got {str(tmp_path / 'ppo')!r} (Read-only file system)" in error and error.count("\n") == 1
 
 
 WRONG = ["--num-env-runner 3", "--num-env-runners -1", "--num-env-runners two", "--stop-timesteps ten", "--stop-timesteps 1.5"]
@@ -110,8 +169,10 @@ def test_a_run_that_does_not_fit_is_refused_at_once(
     assert not list(tmp_path.iterdir())
 
 
-def test_errors_are_one_line_in_a_process_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rllib_ext.train", "--env", "SliperyAnt-v0", "--storage-path", str(tmp_path)]
+# RLlib and Gymnasium warn of names without a version and of networks that can't be built, each in a line more.
+@pytest.mark.parametrize("name", ["SliperyAnt-v0", "FrozenLake"])
+def test_errors_are_one_line_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rllib_ext.train", "--env", name, "--storage-path", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
 
