@@ -58,7 +58,8 @@ USED = {
         "ray.air.integrations.wandb:_WandbLoggingActor": "_wandb",
     },
     "cbp_ray/sweeps/worker_deaths.py": {
-        "ray.tune.execution.tune_controller:TuneController": "_resetting_trials _trial_task_failure",
+        "ray.tune.execution.tune_controller:TuneController": "_resetting_trials _set_trial_status _trial_task_failure "
+        "_unstage_trial_with_resources",
     },
     "rllib_ext/config.py": {
         "ray.rllib.algorithms.ppo.ppo:PPOConfig": "_model_config_auto_includes _rl_module_spec",
