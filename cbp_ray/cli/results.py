@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 CURVE_WIDTH = 10
+MANY = 1000
+"""Configurations from which on a bar shows how many are read."""
 ABOUT = ("key", "engine", "state", "search", "metric", "seeds", "seeds_wanted", "diverged", "at_examples", "value")
 """Columns that are neither settings nor diagnostics, beside those of `NUMBERS`."""
 SMALL_IS_GOOD = "error"
@@ -72,6 +75,10 @@ def results(
         if file is not None:
             check_file(file, option)
     found = _find(sweep, scale, check_storage(storage, writes=False))
+    stored = sum(bool(entry.seeds) for entry in found.entries.values())
+    with click.progressbar(length=stored, label="reading", file=sys.stderr, hidden=stored < MANY) as bar:
+        found.on_read = lambda: bar.update(1)
+        _ = found.summaries
     shown = [table for table in (_configurations(found), _trials(found)) if table.rows]
     if not shown:
         raise InputError(f"SWEEP: must have configurations, got none in {sweep!r}; run it first")

@@ -5,7 +5,7 @@ Everything is read from whole files, so that a sweep may run meanwhile; what it 
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -60,6 +60,8 @@ class Results:
 
     def __init__(self, store: Store, records: Iterable[Record]) -> None:
         self.store, self._records = store, list(records)
+        self.on_read: Callable[[], object] = lambda: None
+        """Called after each configuration of which there are curves, while all are read."""
         self._names: dict[str, list[BlockName]] = defaultdict(list)
         for name in store.names():
             self._names[name.key].append(name)
@@ -117,6 +119,7 @@ class Results:
         for entry in self.entries.values():
             if (curves := self.read(entry)) is not None and len(curves.examples):
                 yield entry, curves
+                self.on_read()
 
     @cached_property
     def summaries(self) -> dict[str, Summary]:

@@ -82,6 +82,17 @@ def test_a_row_per_configuration_the_best_first_with_its_interval(
     assert asked(capsys, str(file), "--storage", storage)["configurations"] == rows
 
 
+def test_how_many_are_read_is_shown_where_they_are_many(
+    storage: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["results", "grid", "--storage", storage]) == 0
+    few = capsys.readouterr()
+    monkeypatch.setattr("cbp_ray.cli.results.MANY", len(LASTS))
+    assert main(["results", "grid", "--storage", storage]) == 0
+    many = capsys.readouterr()
+    assert few.err == "" and "reading" in many.err and few.out == many.out
+
+
 def test_the_table_fits_the_terminal_and_shows_what_differs(
     storage: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
