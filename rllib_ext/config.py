@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import logging
+import math
 import sys
 import time
 from inspect import signature
@@ -20,6 +21,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from cbp_ray.algorithm.generate_and_test import GenerateAndTest
 from cbp_ray.algorithm.initialization import Scheme
+from cbp_ray.algorithm.preconditions import check_init
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.errors import InputError
 from cbp_ray.initial_weights import Distribution
@@ -214,7 +216,8 @@ class ContinualBackpropConfigMixin(AlgorithmConfig):
             )
 
     def _check_weight_decay(self) -> None:
-        if isinstance(self.weight_decay, bool) or not isinstance(self.weight_decay, int | float) or not self.weight_decay >= 0:
+        is_number = isinstance(self.weight_decay, int | float) and not isinstance(self.weight_decay, bool)
+        if not is_number or not 0 <= self.weight_decay < math.inf:
             raise InputError(
                 f".training(weight_decay=...): must be a number, 0 or more, got {self.weight_decay!r}; "
                 "call .training(weight_decay=1e-4)"
@@ -281,7 +284,11 @@ def _check_settings(settings: dict[str, Any]) -> None:
     named = {name: value for name, value in settings.items() if name != "init"}
     # What is not given can't be wrong.
     named |= {name: value for name, value in (("utility", "overall"), ("seed", 0)) if named[name] is None}
+    seed, init = settings["seed"], settings["init"]
     try:
+        if seed is not None:
+            whole_number("seed", seed, below=2**64)
+        check_init(init)
         Settings(**named)
     except InputError as error:
         reason = str(error).removeprefix("GenerateAndTest: ")

@@ -15,6 +15,7 @@ import json
 import logging
 import math
 import os
+import re
 import stat
 import sys
 import warnings
@@ -39,13 +40,20 @@ OPTIONS = "options.json"
 OF_A_CALL = ("address", "storage_path", "name", "resume")
 """Options that a resumed run may be given; all others are the run's own."""
 MATURITY_THRESHOLD = 500
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How one begins, after `pathlib` has taken its second slash."""
 LARGEST_SEED = 2**31 - 1
+MOST_CHARACTERS = 400
+"""Most characters of what is said of an option."""
+MOST_PLACES = 10_000
+"""Most processes of a kind, or environments of one: RLlib makes room for each before it asks whether there is any."""
 
 
 class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong."""
 
     def error(self, message: str) -> NoReturn:
+        message = message if len(message) < MOST_CHARACTERS else message[: MOST_CHARACTERS - 1] + "…"
         self.exit(2, f"{self.prog}: {message}; see: {self.prog} --help\n")
 
 
@@ -66,10 +74,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--seed", type=_seed, help="seed; with it, PPO can be repeated, and on Slippery Ant resumed exactly")
 
     where = made.add_argument_group("where")
-    where.add_argument("--num-env-runners", type=_from_zero, default=0, help="processes that sample; 0: the one that learns")
-    where.add_argument("--num-envs-per-env-runner", type=_count, default=1, help="environments of each (default: 1)")
-    where.add_argument("--num-learners", type=_from_zero, default=0, help="processes that learn; 0: the algorithm's own")
-    where.add_argument("--num-gpus-per-learner", type=_number, default=0, help="GPUs of each (default: 0)")
+    where.add_argument("--num-env-runners", type=_processes, default=0, help="processes that sample; 0: the one that learns")
+    where.add_argument("--num-envs-per-env-runner", type=_places, default=1, help="environments of each (default: 1)")
+    where.add_argument("--num-learners", type=_processes, default=0, help="processes that learn; 0: the algorithm's own")
+    where.add_argument("--num-gpus-per-learner", type=_not_negative, default=0, help="GPUs of each (default: 0)")
     where.add_argument("--address", help="address of a Ray cluster, or auto; without it, a local one is started")
 
     until = made.add_argument_group("how long")
@@ -113,8 +121,24 @@ def _count(text: str, least: int = 1, most: float = math.inf) -> int:
     return int(number)
 
 
+def _not_negative(text: str) -> float:
+    number = _number(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more, got {text!r}")
+    return number
+
+
 def _from_zero(text: str) -> int:
     return _count(text, least=0)
+
+
+def _places(text: str) -> int:
+    """A number of processes or environments."""
+    return _count(text, most=MOST_PLACES)
+
+
+def _processes(text: str) -> int:
+    return _count(text, least=0, most=MOST_PLACES)
 
 
 def _seed(text: str) -> int:
@@ -135,10 +159,12 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             raise InputError(f"{given}: must come with --replacement-rate, got it alone; add --replacement-rate 1e-4, say")
     options.name = options.name or f"{'continual_' if options.replacement_rate is not None else ''}{options.algo.lower()}"
     try:
+        if URI.match(str(options.storage_path)):
+            raise ValueError("a URI; checkpoints are written to a folder first, copy it from there")
         storage = options.storage_path.resolve()
         folder = storage / options.name
         there_is_one = folder.exists()
-        if folder.parent != storage or options.name == "..":
+        if folder.parent != storage or options.name == ".." or not str(folder).isprintable():
             raise ValueError(f"{options.name!r} is no name of a folder")
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cbp_ray.algorithm.initialization import Scheme
 from cbp_ray.algorithm.network import Found, HiddenLayer, check_layers, find_units, refuse_nothing
 from cbp_ray.algorithm.settings import Settings
 from cbp_ray.algorithm.units import UnitLayer
@@ -27,13 +28,18 @@ def check_same_place(layers: list[WatchedLayer]) -> None:
             )
 
 
-def check_init(init: Any, names: list[str]) -> None:
-    """Refuses distributions of layers that are not there, and what is neither distributions nor the name of a scheme."""
-    if init is not None and not isinstance(init, str | dict):
-        raise InputError(f"init: must be a scheme, or distributions by layer name, got {init!r}; use 'kaiming', say")
-    for name in init if isinstance(init, dict) else ():
-        if name not in names:
+def check_init(init: Any, names: list[str] | None = None) -> None:
+    """Refuses what is neither distributions by layer name nor the name of a scheme, and layers that are not among `names`."""
+    if init is not None and not isinstance(init, dict) and (not isinstance(init, str) or init not in get_args(Scheme)):
+        known = ", ".join(get_args(Scheme))
+        raise InputError(f"init: must be one of {known}, or distributions by layer name, got {init!r}; use 'kaiming', say")
+    for name, distribution in init.items() if isinstance(init, dict) else ():
+        if names is not None and name not in names:
             raise InputError(f"init: {name!r} is not a hidden layer; the hidden layers are {', '.join(names)}")
+        if not isinstance(distribution, Distribution):
+            raise InputError(
+                f"init: must have a Distribution for {name!r}, got {distribution!r}; use Distribution.uniform(0.1), say"
+            )
 
 
 def optimizers_by_parameter(optimizer: Optimizer | Iterable[Optimizer]) -> dict[Tensor, Optimizer]:
@@ -80,8 +86,10 @@ def treatable(
 
 
 def _not_held(units: UnitLayer, optimizers: Mapping[Tensor, Optimizer]) -> str | None:
-    """Why the optimizer is none for a layer: it does not hold all parameters."""
+    """Why the optimizer is none for a layer: it does not hold all parameters, or one has no values."""
     for name, parameter in units.parameters():
+        if parameter.is_meta:
+            return f"model: parameter '{name}' is on the device 'meta', which has no values; call model.to_empty(device='cpu')"
         if parameter not in optimizers:
             return (
                 f"optimizer: it does not hold the model's parameter '{name}'; make the optimizer from this model's parameters()"

@@ -27,7 +27,7 @@ def export_sweep(sweep: str, file: Path, storage: str) -> int:
       cbp-ray export first first.parquet
       python -c "import pandas; print(pandas.read_parquet('first.parquet'))"
     """
-    from cbp_ray.atomic_files import write_whole
+    from cbp_ray.atomic_files import is_forsaken, write_whole
     from cbp_ray.results.records import find_sweep
     from cbp_ray.sweeps.archive import pack
 
@@ -35,9 +35,14 @@ def export_sweep(sweep: str, file: Path, storage: str) -> int:
     check_file(file, "FILE")
     names = store.names()
     with click.progressbar(names, label="reading", file=sys.stderr, hidden=len(names) < 100) as shown:
-        content = pack(store, shown)
+        content, runs = pack(store, shown)
+    for left in file.absolute().parent.iterdir():
+        if is_forsaken(left.name):  # by an export that was killed
+            left.unlink(missing_ok=True)
     write_whole(file, content)
-    click.echo(f"{sum(len(name.seeds) for name in names):,} runs of {sweep}, {len(content) / 1e6:,.1f} MB: {file}")
+    others = sum(len(name.seeds) for name in names) - runs
+    said = f"; {others:,} of another version of results stay behind" if others else ""
+    click.echo(f"{runs:,} runs of {sweep}, {len(content) / 1e6:,.1f} MB: {file}{said}")
     return 0
 
 
@@ -49,8 +54,8 @@ def import_sweep(file: Path, name: str | None, storage: str) -> int:
     """Store the runs that `cbp-ray export` wrote into a file.
 
     Merges what several machines have run of one sweep: each exports, one imports. Runs that are stored already stay as
-    they are. All of the file is checked before anything is written, and the results are those that were exported, to
-    the last byte; `cbp-ray run` of the same sweep file then does only what is missing.
+    they are, unless they are damaged. All of the file is checked before anything is written, and the results are those
+    that were exported, to the last byte; `cbp-ray run` of the same sweep file then does only what is missing.
 
     \b
     Examples:
@@ -58,21 +63,30 @@ def import_sweep(file: Path, name: str | None, storage: str) -> int:
       cbp-ray import first.parquet --storage /data/cbp --as first_of_lab_b
     """
     from cbp_ray.results.store import Store
-    from cbp_ray.sweeps.archive import store_archive, unpack
-    from cbp_ray.sweeps.sweep import check_name
+    from cbp_ray.sweeps.archive import MOST_FILE_BYTES, store_archive, unpack
 
     storage = check_storage(storage)
     if name is not None:
-        try:
-            check_name(name)
-        except InputError as error:
-            raise InputError(f"--as: {str(error).removeprefix('sweep: ')}") from None
+        _check_name(name, "--as", "use another")
     if not file.is_file():
         raise InputError(f"FILE: must be a file that `cbp-ray export` wrote, got {str(file)!r}, which is none; use another")
+    if file.stat().st_size > MOST_FILE_BYTES:
+        raise InputError(f"FILE: must have at most {MOST_FILE_BYTES:,} bytes, got {file.stat().st_size:,}; use another")
     archive = unpack(file.read_bytes(), f"FILE {str(file)!r}")
+    if name is None:
+        _check_name(archive.sweep, "FILE", "give the sweep a name with --as")
     store = Store(storage, name or archive.sweep)
     refuse_while_running(store, "--as" if name else "FILE")
     written = store_archive(archive, store)
     runs, known = (sum(len(block.seeds) for block in blocks) for blocks in (written, [block for block, _, _ in archive.blocks]))
     click.echo(f"{runs:,} of {known:,} runs are new in {store.folder.location}")
     return 0
+
+
+def _check_name(name: str, option: str, fix: str) -> None:
+    from cbp_ray.sweeps.sweep import check_name
+
+    try:
+        check_name(name)
+    except InputError as error:
+        raise InputError(f"{option}: {str(error).removeprefix('sweep: ').partition(';')[0]}; {fix}") from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import click
 
+from cbp_ray.atomic_files import write_whole
 from cbp_ray.cli.display import LOG_WIDTH, print_table, table_of
 from cbp_ray.cli.options import check_file, check_storage, json_option, scale_option, storage_option
 from cbp_ray.cli.watch import spark
@@ -88,11 +89,11 @@ def results(
     if best is not None:
         text = _best_text(best)
     if csv_file is not None:
-        csv_file.write_text("\n".join(_csv(table.rows[:top]) for table in shown), encoding="utf-8")
+        write_whole(csv_file, "\n".join(_csv(table.rows[:top]) for table in shown).encode())
     if best_file is not None:
         if text is None:
             raise InputError(f"--best: must have a complete configuration to write, got none in {sweep!r}; run it first")
-        best_file.write_text(text, encoding="utf-8")
+        write_whole(best_file, text.encode())
     if as_json:
         answer: dict[str, Any] = {"sweep": found.sweep}
         answer |= {table.name: [{k: _plain(v) for k, v in row.items()} for row in table.rows[:top]] for table in shown}

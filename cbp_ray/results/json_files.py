@@ -11,8 +11,10 @@ from cbp_ray.results.storage import Folder
 REDO = "run `cbp-ray verify --remove`, then the sweep again"
 """What to do about a damaged file."""
 NUMBER = (int, float)
+LARGE = 2**63
+"""JSON's integers may have any length, ours are smaller than this."""
 KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "sweeps": {"engine": str, "seeds": list, "configurations": list},
+    "sweeps": {"sweep": str, "engine": str, "seeds": list, "configurations": list},
     "failures": {"trial_id": str, "group": str, "attempts": int, "message": str, "traceback": str},
     "warnings": {"group": str, "message": str},
     "progress": {"state": str, "time": NUMBER, "host": str, "running_trials": list, "glances": list},
@@ -61,7 +63,8 @@ def _check(found: Any, fields: Mapping[str, type | tuple[type, ...]]) -> None:
     if not isinstance(found, dict):
         raise ValueError("no mapping")
     for name, kind in fields.items():
-        if not isinstance(found.get(name), kind) or isinstance(found[name], bool):
+        value = found.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and abs(value) >= LARGE):
             raise ValueError(f"another {name}" if name in found else f"none of {name}")
 
 

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cbp_ray.experiments.config import OnlineConfig
 
@@ -29,8 +30,12 @@ RANGE = re.compile(r"(\d{1,20})_(\d{1,20})", re.ASCII)
 
 def config_key(config: OnlineConfig, engine: str) -> str:
     """Hash of (resolved config, engine, result version), in hexadecimal."""
-    content = {"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return key_of({"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION})
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """The same of what a file says of itself, of whatever version it is."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 
 NAME = b"cbp_ray_checksum"
@@ -14,6 +15,10 @@ BYTES = 16
 NONE = b"0" * (2 * BYTES)
 """Stands in the place of the checksum while it is computed."""
 # Parquet keeps its metadata as plain text; two bytes say that a text follows, and how long it is.
+MOST_BYTES = 2**30
+"""Most bytes of a table in memory. A few bytes of Parquet may hold a text many times, or a page of zeros."""
+KINDS = ("BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARRAY")
+"""Kinds of columns that the program writes, in Parquet's words."""
 PLACE = re.compile(NAME + rb"..([0-9a-f]{%d})" % len(NONE), re.DOTALL)
 
 
@@ -32,6 +37,41 @@ def is_sealed(content: bytes) -> bool:
     """Whether all bytes are as `seal` has made them."""
     start, end = _place(content)
     return start < end and content[start:end] == _checksum(content, start, end)
+
+
+def read_sealed(content: bytes, most_rows: int) -> pyarrow.Table:
+    """The table of a sealed file, every text once and not in every row that has it.
+
+    Raises:
+      ValueError: if a byte is not as it was written, or if it says that it holds more than fits.
+      pyarrow.ArrowException: if it is no Parquet.
+    """
+    if not is_sealed(content):
+        raise ValueError("other bytes than were written")
+    about = pyarrow.parquet.read_metadata(pyarrow.BufferReader(content))
+    columns = [about.schema.column(number) for number in range(about.num_columns)]
+    if about.num_rows > most_rows:
+        raise ValueError(f"{about.num_rows:,} rows, of at most {most_rows:,}")
+    if any(each.physical_type not in KINDS or each.max_repetition_level or each.path != each.name for each in columns):
+        raise ValueError("columns of another kind")
+    unpacked = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    if max(unpacked, about.num_rows * about.num_columns * 8) > MOST_BYTES:
+        raise ValueError(f"{about.num_rows:,} rows of {about.num_columns:,} columns, more than fit")
+    texts = [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
+    return pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), read_dictionary=texts).read()
+
+
+def spelt_out(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
+    """The same table with the columns of a schema, texts in every row that has them.
+
+    Raises:
+      ValueError: if it does not fit.
+    """
+    chunks = [chunk for column in table.columns if pyarrow.types.is_dictionary(column.type) for chunk in column.chunks]
+    lengths = (pyarrow.compute.binary_length(chunk.dictionary).take(chunk.indices) for chunk in chunks)
+    if sum(pyarrow.compute.sum(each).as_py() or 0 for each in lengths) > MOST_BYTES:
+        raise ValueError("texts that are longer than fits")
+    return table.cast(schema)
 
 
 def _place(content: bytes) -> tuple[int, int]:

@@ -16,8 +16,8 @@ from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
 from cbp_ray.results.json_files import REDO
-from cbp_ray.results.keys import RESULT_VERSION, BlockName, config_key, describe_seeds, seeds_by_key
-from cbp_ray.results.sealed import is_sealed, seal
+from cbp_ray.results.keys import RESULT_VERSION, BlockName, config_key, describe_seeds, key_of, seeds_by_key
+from cbp_ray.results.sealed import read_sealed, seal, spelt_out
 from cbp_ray.results.storage import Folder
 
 SUFFIX, CHECKPOINT, FAILURE = ".parquet", ".npz", ".json"
@@ -118,13 +118,13 @@ class Store:
         )
         # The curves come last: a block counts as done from the moment they are there.
         self.runs.write(name, seal(runs, metadata))
-        self.curves.write(name, seal(_curves_table(block, curves), metadata))
+        self.curves.write(name, seal(curves_table(block, curves), metadata))
         return True
 
     def write_partial(self, block: Block, curves: Curves) -> None:
         """Keeps the curves so far of a block that a search may have stopped; they never count as results."""
         metadata = {METADATA: json.dumps(identity(block.config, block.engine)).encode()}
-        self.partial.write(block.trial_id + SUFFIX, seal(_curves_table(block, curves), metadata))
+        self.partial.write(block.trial_id + SUFFIX, seal(curves_table(block, curves), metadata))
 
     def read_partial(self, block: Block) -> Curves | None:
         """What `write_partial` kept; None if there is nothing."""
@@ -190,6 +190,24 @@ def read_block(folder: Folder, name: BlockName, config: OnlineConfig, engine: st
     return curves_of(table, name, config, f"{where}: ", REDO, partial)
 
 
+def config_of(table: pyarrow.Table, name: BlockName) -> tuple[OnlineConfig, str] | None:
+    """The configuration and the engine that a file says it is of, which must be those of its name.
+
+    Returns:
+      Both, or None if it is of another version of results.
+
+    Raises:
+      ValueError: if they are others.
+    """
+    about = json.loads(table.schema.metadata[METADATA])
+    if about.get("version") != RESULT_VERSION and key_of(about) == name.key:
+        return None
+    config, engine = OnlineConfig.make(about["config"]), str(about["engine"])
+    if config_key(config, engine) != name.key:
+        raise ValueError("it holds another configuration than its name says")
+    return config, engine
+
+
 def curves_of(
     table: pyarrow.Table, name: BlockName, config: OnlineConfig, where: str, fix: str, partial: bool = False
 ) -> Curves:
@@ -210,8 +228,11 @@ def curves_of(
     seeds = table.column("seed").to_numpy().reshape(shape)
     if any((seeds[row] != seed).any() for row, seed in enumerate(name.seeds)):
         raise InputError(f"{where}must hold the seeds of its name, got others; {fix}")
+    examples = table.column("examples").to_numpy().reshape(shape)
+    if (examples != examples[0]).any() or (np.diff(examples[0], prepend=0) <= 0).any():
+        raise InputError(f"{where}must have examples that grow from bin to bin, the same in all runs, got others; {fix}")
     values = {column: table.column(column).to_numpy().reshape(shape) for column in metrics}
-    return Curves(name.seeds, table.column("examples").to_numpy().reshape(shape)[0], values)
+    return Curves(name.seeds, examples[0], values)
 
 
 def _is_numeric(table: pyarrow.Table, column: str, whole: bool = False) -> bool:
@@ -231,12 +252,8 @@ def read_parquet(folder: Folder, path: str, most_rows: int) -> pyarrow.Table:
     """
     content = folder.read(path)
     try:
-        if content and not is_sealed(content):
-            raise ValueError("other bytes than were written")
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
-        if file.metadata.num_rows > most_rows:
-            raise ValueError(f"{file.metadata.num_rows} rows instead of {most_rows}")
-        table = file.read()
+        table = read_sealed(content, most_rows)
+        table = spelt_out(table, pyarrow.parquet.read_schema(pyarrow.BufferReader(content)))
         about = json.loads(table.schema.metadata[METADATA])
         if not isinstance(about, dict):
             raise ValueError("no description of it")
@@ -270,7 +287,8 @@ def identity(config: OnlineConfig, engine: str) -> dict[str, Any]:
     return {"config": config.model_dump(mode="json"), "engine": engine, "version": RESULT_VERSION}
 
 
-def _curves_table(block: Block, curves: Curves) -> pyarrow.Table:
+def curves_table(block: Block, curves: Curves) -> pyarrow.Table:
+    """A row per run and bin, with the block's name."""
     table = curves.to_table()
     ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(len(table), np.int32)), [block.trial_id])
     return table.add_column(0, "trial_id", ids)

@@ -15,7 +15,7 @@ import pyarrow
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.config import OnlineConfig
 from cbp_ray.experiments.curves import Curves
-from cbp_ray.results.keys import BlockName
+from cbp_ray.results.keys import BlockName, config_key
 from cbp_ray.results.records import Record, find_sweep, read_records
 from cbp_ray.results.search_log import SearchLog
 from cbp_ray.results.store import FAILURE, Block, Store, block_names, read_runs
@@ -89,10 +89,11 @@ class Results:
                     found[name.key] = self._entry(record, name.key, group, config, name.seeds, name in stopped)
             else:
                 for each in record["configurations"]:
-                    before = found[each["key"]].wanted if each["key"] in found else ()
-                    seeds = sorted({*before, *record["seeds"]})
                     config = OnlineConfig.make(each["config"])
-                    found[each["key"]] = self._entry(record, each["key"], each["group"], config, seeds)
+                    # Not the key that the record has, which may be of another version of results.
+                    key = config_key(config, record["engine"])
+                    before = found[key].wanted if key in found else ()
+                    found[key] = self._entry(record, key, each["group"], config, sorted({*before, *record["seeds"]}))
         return found
 
     def _entry(

@@ -4,22 +4,19 @@ A file is written whole or not at all, so damage comes from outside: a full disk
 What is removed is made again by the next run of the sweep.
 """
 
-import json
 import os
 import struct
 from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
-import pyarrow
-
 from cbp_ray.errors import InputError
 from cbp_ray.experiments.checkpoint import parse
 from cbp_ray.experiments.config import MOST_BINS, OnlineConfig
 from cbp_ray.results.json_files import read_json
-from cbp_ray.results.keys import BlockName, config_key
+from cbp_ray.results.keys import BlockName
 from cbp_ray.results.sealed import is_sealed
 from cbp_ray.results.storage import Folder
-from cbp_ray.results.store import CHECKPOINT, METADATA, SUFFIX, Store, read_block, read_parquet, read_runs
+from cbp_ray.results.store import CHECKPOINT, SUFFIX, Store, config_of, read_block, read_parquet, read_runs
 
 EVENTS = "events.out.tfevents."
 RECORDS = ("sweeps", "failures", "progress", "searches", "loggers", "warnings")
@@ -157,21 +154,13 @@ def _check_block(store: Store, folder: Folder, place: str, name: str) -> None:
     if block is None:
         raise Broken("it is not named for a block")
     if place == "runs":
-        _config_of(read_runs(folder, block), block)
+        config_of(read_runs(folder, block), block)
         return
-    config, engine = _config_of(read_parquet(folder, name, len(block.seeds) * MOST_BINS), block)
-    read_block(folder, block, config, engine, partial=place == "partial")
+    found = config_of(read_parquet(folder, name, len(block.seeds) * MOST_BINS), block)
+    if found is not None:  # of another version nothing more is known
+        read_block(folder, block, *found, partial=place == "partial")
     if place == "curves" and not store.runs.has(name):
         raise Broken("its file in runs/ is missing")
-
-
-def _config_of(table: pyarrow.Table, block: BlockName) -> tuple[OnlineConfig, str]:
-    """The configuration and the engine that a file says it is of, which must be those of its name."""
-    about = json.loads(table.schema.metadata[METADATA])
-    config, engine = OnlineConfig.make(about["config"]), str(about["engine"])
-    if config_key(config, engine) != block.key:
-        raise Broken("it holds another configuration than its name says")
-    return config, engine
 
 
 def _check_events(content: bytes) -> None:

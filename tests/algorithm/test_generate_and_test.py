@@ -436,7 +436,15 @@ ARGUMENTS = [
     ({"preset": ["paper"]}, "preset must be one of"),
     ({"init": "zeros"}, "init: must be one of kaiming"),
     ({"init": {"7": Distribution.uniform(1.0)}}, "'7' is not a hidden layer"),
+    ({"init": {"0": "kaiming"}}, "must have a Distribution for '0'"),
+    ({"init": ["kaiming"]}, "init: must be one of kaiming"),
 ]
+
+
+def test_a_model_without_values_is_refused():
+    model = tiny().to("meta")
+    with pytest.raises(InputError, match="'meta', which has no values"):
+        GenerateAndTest(model, freeze(model))
 
 
 @pytest.mark.parametrize(("arguments", "message"), ARGUMENTS)

@@ -1,5 +1,6 @@
 """ContinualPPOConfig: the paper's settings by default, and one clear error for each setting that can't be."""
 
+import math
 import pickle
 from inspect import signature
 from pathlib import Path
@@ -104,6 +105,11 @@ def test_the_classes_of_an_algorithm_have_names_docstrings_and_pickles(kind: str
         (lambda: config(decay_rate=1.0), [".continual_backprop(", "decay_rate"]),
         (lambda: config(replacement="never"), [".continual_backprop(", "replacement", "bernoulli"]),
         (lambda: ContinualPPOConfig().continual_backprop(seed=-1), [".continual_backprop(", "seed", "-1"]),
+        (lambda: ContinualPPOConfig().continual_backprop(seed=[]), [".continual_backprop(", "seed", "[]"]),
+        (lambda: config(init="x"), [".continual_backprop(", "init", "kaiming", "'x'"]),
+        (lambda: config(init=5), [".continual_backprop(", "init", "5"]),
+        (lambda: config(init={"0": 1.0}), [".continual_backprop(", "init", "Distribution"]),
+        (lambda: config().training(weight_decay=math.inf), [".training(weight_decay=", "inf"]),
         (lambda: config().training(weight_decay=-1.0), [".training(weight_decay=", "-1.0"]),
         (lambda: config().training(weight_decay="1e-4"), [".training(weight_decay=", "'1e-4'"]),
         (lambda: config().framework("tf2"), ['.framework("tf2")', 'call .framework("torch")']),

@@ -60,6 +60,7 @@ def test_other_algorithms_of_rllib() -> None:
         (["--utility", "overall"], "--utility: must come with --replacement-rate"),
         (["--maturity-threshold", "5"], "--maturity-threshold: must come with --replacement-rate"),
         (["--name", "../elsewhere"], "--name: must be a folder and a name in it"),
+        (["--name", "\udcff"], "--name: must be a folder and a name in it"),
     ],
 )
 def test_bad_input_is_one_line(options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +68,31 @@ def test_bad_input_is_one_line(options: list[str], message: str, tmp_path: Path,
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-env-runners", "1e30"],
+        ["--num-learners", "1e30"],
+        ["--num-envs-per-env-runner", "1e30"],
+        ["--num-env-runners", "-1"],
+        ["--num-gpus-per-learner", "-1"],
+        ["--num-gpus-per-learner", "inf"],
+    ],
+)
+def test_numbers_of_processes_are_checked_at_once(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(options)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert options[0] in error and error.count("\n") == 1
+
+
+def test_a_uri_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--storage-path", "s3://bucket/results"]) == 2
+    assert "a URI" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("fails", ["raise LookupError('no licence')", "raise SystemExit('no licence')"])
