@@ -169,7 +169,7 @@ def marked(name: str) -> dict[int, str]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")[:100]
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
     return found
 
 
@@ -201,7 +201,7 @@ def assert_all_have_ended() -> None:
         outlived |= left.outlived
     for pid in outlived:
         kill(pid)
-    assert not outlived, f"still there after {OUTLIVES:g} s: {outlived}"
+    assert not outlived, f"still there after {OUTLIVES:g} s: { {pid: line[:200] for pid, line in outlived.items()} }"
 
 
 @contextlib.contextmanager
