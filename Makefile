@@ -8,6 +8,9 @@ DEMO   = $(VENV)/bin/python -m cbp_ray reproduce fig6
 PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 PIP    = $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 
+# Compiled modules are kept even where the environment forbids it, as many containers do: imports take a third of the time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench clean
 
