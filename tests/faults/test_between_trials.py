@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
 @pytest.fixture
 def one_worker(tmp_path: Path) -> Iterator[None]:
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
