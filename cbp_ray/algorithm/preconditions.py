@@ -86,10 +86,8 @@ def treatable(
 
 
 def _not_held(units: UnitLayer, optimizers: Mapping[Tensor, Optimizer]) -> str | None:
-    """Why the optimizer is none for a layer: it does not hold all parameters, or one has no values."""
+    """Why the optimizer is none for a layer: it does not hold all parameters."""
     for name, parameter in units.parameters():
-        if parameter.is_meta:
-            return f"model: parameter '{name}' is on the device 'meta', which has no values; call model.to_empty(device='cpu')"
         if parameter not in optimizers:
             return (
                 f"optimizer: it does not hold the model's parameter '{name}'; make the optimizer from this model's parameters()"

@@ -441,12 +441,6 @@ ARGUMENTS = [
 ]
 
 
-def test_a_model_without_values_is_refused():
-    model = tiny().to("meta")
-    with pytest.raises(InputError, match="'meta', which has no values"):
-        GenerateAndTest(model, freeze(model))
-
-
 @pytest.mark.parametrize(("arguments", "message"), ARGUMENTS)
 def test_bad_arguments_give_one_clear_error(arguments, message):
     model = tiny()
