@@ -199,6 +199,7 @@ def _fit(
 ) -> None:
     """Runs the trials of a plan with Tune."""
     from ray import tune
+    from ray.exceptions import GetTimeoutError, RpcError
 
     from cbp_ray.sweeps.block_run import pace_of
     from cbp_ray.sweeps.in_order import InOrder, Listed
@@ -238,8 +239,13 @@ def _fit(
         # Asked for each trial, of which there may be many thousands.
         resources = partial(bundles, request) if plan.sweep.helpers else tune.PlacementGroupFactory([request])
         trainable = tune.with_resources(RunBlock, resources)
-        with counted_once():
-            tune.Tuner(trainable, tune_config=settings, run_config=run_config).fit()
+        try:
+            with counted_once():
+                tune.Tuner(trainable, tune_config=settings, run_config=run_config).fit()
+        except (GetTimeoutError, RpcError) as error:
+            # Its own calls of the GCS, after a network that was silent for a while.
+            reason = " ".join(str(error).split())
+            raise ClusterError(f"Ray does not answer ({reason[:300]}); run the same command again to go on") from error
         callback.finish()
 
 
