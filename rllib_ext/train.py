@@ -164,7 +164,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         storage = options.storage_path.resolve()
         folder = storage / options.name
         there_is_one = folder.exists()
-        if folder.parent != storage or options.name == ".." or not str(folder).isprintable():
+        str(folder).encode()  # fails where Ray, which writes it as text, would
+        if folder.parent != storage or options.name == "..":
             raise ValueError(f"{options.name!r} is no name of a folder")
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)

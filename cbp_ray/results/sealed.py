@@ -14,11 +14,11 @@ NAME = b"cbp_ray_checksum"
 BYTES = 16
 NONE = b"0" * (2 * BYTES)
 """Stands in the place of the checksum while it is computed."""
-# Parquet keeps its metadata as plain text; two bytes say that a text follows, and how long it is.
 MOST_BYTES = 2**30
 """Most bytes of a table in memory. A few bytes of Parquet may hold a text many times, or a page of zeros."""
 KINDS = ("BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARRAY")
 """Kinds of columns that the program writes, in Parquet's words."""
+# Parquet keeps its metadata as plain text; two bytes say that a text follows, and how long it is.
 PLACE = re.compile(NAME + rb"..([0-9a-f]{%d})" % len(NONE), re.DOTALL)
 
 
